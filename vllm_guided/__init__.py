@@ -1,0 +1,1 @@
+"""Structured output for vLLM: sound, complete masks for JSON Schema, regex, choice and grammars."""

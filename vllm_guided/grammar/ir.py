@@ -1,0 +1,229 @@
+"""The intermediate representation every frontend writes and the automaton is built from.
+
+A :class:`Grammar` is a set of named :class:`Rule` s over bytes. A rule's body is a :data:`Node`: a
+regular expression over byte sets, code points, special tokens and references to other rules. It only
+recognises (no parse trees), so a frontend may rewrite freely as long as the language stays the same.
+
+The language of a node, over byte strings and special tokens:
+
+============== =====================================================================================
+Literal        that one byte string
+ByteSet        one byte of the set
+CharSet        the UTF-8 encoding of one code point of the set (surrogates are left out)
+SpecialToken   one token of the vocabulary, taken whole, never spelt by text
+Ref            what the named rule derives
+Sequence       one of each item in turn; the empty sequence is the empty string
+Choice         any one of the options; no options is the empty language
+Repeat         between ``minimum`` and ``maximum`` of the item (``None``: any number)
+Graph          the labels met on a path from ``start`` to an accepting node of a small labelled graph
+============== =====================================================================================
+
+Large ``Repeat`` counts cost nothing: ``Repeat(item, 0, 100_000)`` is a counter, not 100,000 copies.
+Left recursion, nullable rules, ambiguity, unproductive and unreachable rules are all allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+MAX_CODE_POINT = 0x10FFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """Exactly these bytes."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ByteSet:
+    """One byte; bit ``b`` of ``mask`` (a 256-bit integer) says whether byte ``b`` is in the set."""
+
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class CharSet:
+    """One code point, UTF-8 encoded; ``ranges`` are inclusive, sorted, and do not touch."""
+
+    ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialToken:
+    """One whole token, by name or by id, or (``negated``) any token but those.
+
+    Names are looked up in ``Vocabulary.special_tokens`` when the grammar meets a vocabulary; a name
+    that is not there is an InvalidConstraint. ``ids`` are inclusive ranges of token ids.
+    """
+
+    names: frozenset[str] = frozenset()
+    ids: tuple[tuple[int, int], ...] = ()
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Whatever the rule of this name derives."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    items: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    options: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """``item`` at least ``minimum`` and at most ``maximum`` times (``None``: without a limit)."""
+
+    item: Node
+    minimum: int = 0
+    maximum: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A small automaton whose edges carry nodes: ``(source, label, target)``.
+
+    Graph nodes are small integers. Use it for what a DFA of characters, or the order of an object's
+    members, says better than an expression.
+    """
+
+    edges: tuple[tuple[int, Node, int], ...]
+    accepting: frozenset[int]
+    start: int = 0
+
+
+Node = Literal | ByteSet | CharSet | SpecialToken | Ref | Sequence | Choice | Repeat | Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A named node.
+
+    ``shared`` keeps the rule as a frame of its own on the stack (it is never inlined), so that the
+    masks inside it are computed once per process for every grammar that has an equal rule: a JSON
+    string's body, a number, a date. Leave it False for rules that exist only to give structure.
+    """
+
+    body: Node
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """Rules by name, and the rule to start from. Every ``Ref`` names a rule in ``rules``."""
+
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    start: str = "start"
+
+
+EMPTY = Sequence(())
+NOTHING = Choice(())
+ANY_CHAR = CharSet(((0, 0xD7FF), (0xE000, MAX_CODE_POINT)))
+ANY_BYTE = ByteSet((1 << 256) - 1)
+
+
+def text(value: str | bytes) -> Node:
+    """The literal ``value``, UTF-8 encoded if it is a ``str``."""
+    data = value.encode("utf-8") if isinstance(value, str) else value
+    return Literal(data) if data else EMPTY
+
+
+def byte_set(members: Iterable[int]) -> ByteSet:
+    """One byte among ``members``."""
+    mask = 0
+    for byte in members:
+        mask |= 1 << byte
+    return ByteSet(mask)
+
+
+def byte_range(first: int, last: int) -> ByteSet:
+    """One byte between ``first`` and ``last``, both included."""
+    return ByteSet((1 << (last + 1)) - (1 << first))
+
+
+def char_set(ranges: Iterable[tuple[int, int]]) -> Node:
+    """One code point in any of the inclusive ``ranges``, which may overlap and need no order."""
+    merged: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if low > high:
+            continue
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], high))
+        else:
+            merged.append((low, high))
+    return CharSet(tuple(merged)) if merged else NOTHING
+
+
+def sequence(*items: Node) -> Node:
+    """The items in turn, nested sequences flattened."""
+    flat: list[Node] = []
+    for item in items:
+        if isinstance(item, Sequence):
+            flat.extend(item.items)
+        elif item == NOTHING:
+            return NOTHING
+        else:
+            flat.append(item)
+    return flat[0] if len(flat) == 1 else Sequence(tuple(flat))
+
+
+def choice(*options: Node) -> Node:
+    """Any one of the options, nested choices flattened."""
+    flat: list[Node] = []
+    for option in options:
+        if isinstance(option, Choice):
+            flat.extend(option.options)
+        else:
+            flat.append(option)
+    return flat[0] if len(flat) == 1 else Choice(tuple(flat))
+
+
+def optional(item: Node) -> Node:
+    """``item`` or nothing."""
+    return Repeat(item, 0, 1)
+
+
+def star(item: Node) -> Node:
+    """Any number of ``item``."""
+    return Repeat(item, 0, None)
+
+
+def plus(item: Node) -> Node:
+    """One ``item`` or more."""
+    return Repeat(item, 1, None)
+
+
+def renamed(node: Node, prefix: str) -> Node:
+    """``node`` with ``prefix`` put before the name in every Ref."""
+    match node:
+        case Ref(name):
+            return Ref(prefix + name)
+        case Sequence(items):
+            return Sequence(tuple(renamed(item, prefix) for item in items))
+        case Choice(options):
+            return Choice(tuple(renamed(option, prefix) for option in options))
+        case Repeat(item, minimum, maximum):
+            return Repeat(renamed(item, prefix), minimum, maximum)
+        case Graph(edges, accepting, start):
+            moved = tuple((source, renamed(label, prefix), target) for source, label, target in edges)
+            return Graph(moved, accepting, start)
+        case _:
+            return node
+
+
+def embed(rules: dict[str, Rule], grammar: Grammar, prefix: str) -> Ref:
+    """Add ``grammar``'s rules to ``rules`` under names that begin with ``prefix``; its start as a Ref."""
+    for name, rule in grammar.rules.items():
+        rules[prefix + name] = Rule(renamed(rule.body, prefix), rule.shared)
+    return Ref(prefix + grammar.start)

@@ -397,10 +397,12 @@ def is_prefix(grammar: ir.Grammar, data: Data, vocabulary: VocabularyLike | None
 
 
 def readings(vocabulary: VocabularyLike, token: int) -> list[list[Symbol]]:
-    """A token read as its text, and as one special token."""
+    """A token read as its text (special and stop tokens have none), and as one special token."""
     data = vocabulary.token_bytes[token]
     whole: list[list[Symbol]] = [[("token", token)]]
-    return [list(data), *whole] if data and token not in vocabulary.stop_token_ids else whole
+    if not data or token in vocabulary.stop_token_ids or token in vocabulary.special_tokens.values():
+        return whole
+    return [list(data), *whole]
 
 
 def mask(grammar: ir.Grammar, vocabulary: VocabularyLike, prefix: Sequence[int]) -> set[int]:

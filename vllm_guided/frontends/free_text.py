@@ -1,0 +1,147 @@
+"""Free text in which some strings mean something: triggers, ends, excluded strings.
+
+In: strings and, for triggers, the nodes that follow them. Out: one IR graph over code points. The idea is
+Aho and Corasick's (1975) automaton, read as a deterministic one: its state is the longest suffix of the
+text that begins one of the strings, so "this text contains none of them" and "the first of them ends here"
+are properties of the state, and the text never has to be looked at twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
+from vllm_guided.grammar import ir
+
+MAX_STATES = 50_000
+
+
+class PatternAutomaton:
+    """Aho and Corasick's automaton of ``patterns`` (non-empty), over code points.
+
+    ``rows[state]`` maps a character to the next state; any character not in it leads to state 0.
+    ``matches[state]`` are the indices of the patterns that end where the text has led to ``state``.
+    """
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        children: list[dict[str, int]] = [{}]
+        self.matches: list[frozenset[int]] = [frozenset()]
+        for index, pattern in enumerate(patterns):
+            state = 0
+            for char in pattern:
+                following = children[state].get(char)
+                if following is None:
+                    following = children[state][char] = len(children)
+                    if following >= MAX_STATES:
+                        raise ConstraintTooComplex(
+                            f"the triggers and excluded strings together are longer than {MAX_STATES} characters"
+                        )
+                    children.append({})
+                    self.matches.append(frozenset())
+                state = following
+            self.matches[state] |= {index}
+        self.rows: list[dict[str, int]] = [{} for _ in children]
+        self.rows[0] = dict(children[0])
+        failure = [0] * len(children)
+        queue = list(children[0].values())
+        for state in queue:
+            fall_back = failure[state]
+            self.matches[state] |= self.matches[fall_back]
+            for char, following in children[state].items():
+                failure[following] = self.rows[fall_back].get(char, 0)
+                queue.append(following)
+            self.rows[state] = {**self.rows[fall_back], **children[state]}
+
+    def moves(self, state: int) -> list[tuple[ir.Node, int]]:
+        """The transitions of ``state``: disjoint character sets that together are every character."""
+        by_target: dict[int, list[tuple[int, int]]] = {}
+        others = [(0, 0xD7FF), (0xE000, ir.MAX_CODE_POINT)]
+        for char, target in sorted(self.rows[state].items()):
+            code = ord(char)
+            by_target.setdefault(target, []).append((code, code))
+            for place, (low, high) in enumerate(others):
+                if low <= code <= high:
+                    others[place : place + 1] = [(low, code - 1), (code + 1, high)]
+                    break
+        moves = [(ir.char_set(ranges), target) for target, ranges in by_target.items()]
+        moves.append((ir.char_set(others), 0))
+        return moves
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """What :func:`dispatch` builds: see there."""
+
+    rules: Sequence[tuple[str, ir.Node]]
+    excludes: Sequence[str] = ()
+    loop: bool = True
+    may_end_in_text: bool = True
+
+
+def _check(patterns: Sequence[str], what: str) -> None:
+    for pattern in patterns:
+        if not pattern:
+            raise InvalidConstraint(f"an empty string cannot be a {what}; leave it out")
+        if any(0xD800 <= ord(char) <= 0xDFFF for char in pattern):
+            raise InvalidConstraint(f"the {what} {pattern!r} contains a lone surrogate, which no output can")
+
+
+def dispatch(spec: Dispatch) -> ir.Node:
+    """Free text; where a trigger is complete, its node follows, then (``loop``) free text again.
+
+    The text contains no string of ``excludes`` and no trigger but those that dispatch. It may end anywhere
+    in the free text if ``may_end_in_text``, else only behind a dispatched node, without ``loop``.
+    Of two triggers of which one begins the other, the shorter is complete first and wins.
+    """
+    triggers = [trigger for trigger, _ in spec.rules]
+    _check(triggers, "trigger")
+    _check(spec.excludes, "excluded string")
+    if not triggers and not spec.excludes:
+        return ir.star(ir.ANY_CHAR) if spec.may_end_in_text else ir.NOTHING
+    automaton = PatternAutomaton([*triggers, *spec.excludes])
+    end = len(automaton.rows)
+    hubs: dict[frozenset[int], int] = {}
+    edges: list[tuple[int, ir.Node, int]] = []
+    reached = [0]
+    seen = {0}
+    for state in reached:
+        for label, target in automaton.moves(state):
+            found = automaton.matches[target]
+            if any(index >= len(triggers) for index in found):
+                continue
+            if found:
+                hub = hubs.setdefault(found, end + 1 + len(hubs))
+                edges.append((state, label, hub))
+                continue
+            edges.append((state, label, target))
+            if target not in seen:
+                seen.add(target)
+                reached.append(target)
+    for found, hub in hubs.items():
+        for index in sorted(found):
+            edges.append((hub, spec.rules[index][1], 0 if spec.loop else end))
+    accepting = frozenset(seen if spec.may_end_in_text else ()) | ({end} if not spec.loop else frozenset())
+    return ir.Graph(tuple(edges), frozenset(accepting))
+
+
+def text_without(excludes: Sequence[str]) -> ir.Node:
+    """Any text that contains none of ``excludes``."""
+    return dispatch(Dispatch((), excludes))
+
+
+def text_until(ends: Sequence[str], excludes: Sequence[str] = ()) -> ir.Node:
+    """Any text up to and with the first of ``ends``; no string of ``excludes`` before it is complete.
+
+    An end that is also excluded counts as an end. An empty end means the text may end anywhere.
+    """
+    if "" in ends:
+        others = [end for end in ends if end]
+        rules = [(end, ir.EMPTY) for end in others]
+        return dispatch(Dispatch(rules, _besides(excludes, others), loop=False))
+    rules = [(end, ir.EMPTY) for end in ends]
+    return dispatch(Dispatch(rules, _besides(excludes, ends), loop=False, may_end_in_text=False))
+
+
+def _besides(excludes: Sequence[str], ends: Sequence[str]) -> list[str]:
+    return [text for text in excludes if text not in ends]

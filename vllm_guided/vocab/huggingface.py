@@ -6,7 +6,7 @@ The decoder says what text an id becomes, so its steps are followed for each tok
 ByteLevel                    byte-level BPE: every character stands for a byte (GPT-2, Llama 3, Qwen 2, ...)
 Replace ``▁`` / Metaspace    the mark is a space, at the head of a token too (Llama 2, Gemma, T5, ...)
 ByteFallback                 ``<0x0A>`` is the byte 0x0A
-Fuse, Strip at the left      change nothing inside a text (Strip drops the first space of all)
+Fuse, then Strip at the left change nothing inside a text (Strip drops the first space of all)
 ============================ ==========================================================================
 
 A decoder whose text for a token depends on its neighbours (WordPiece, word ends in BPE) gives tokens
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vllm_guided.errors import UnsupportedConstraint
-from vllm_guided.vocab.pieces import TokenTable, byte_fallback, byte_level, utf8
+from vllm_guided.vocab.pieces import METASPACE, TokenTable, byte_fallback, byte_level, new_table, utf8
 
 
 def is_backend(tokenizer: Any) -> bool:
@@ -46,27 +46,23 @@ def from_backend(
     steps = _decoder_steps(backend)
     if vocabulary is None:
         vocabulary = backend.get_vocab(with_added_tokens=True)
-    pieces: dict[int, str] = {token_id: piece for piece, token_id in vocabulary.items()}
+    pieces = {token_id: piece for piece, token_id in vocabulary.items()}
     special = set(special_ids)
-    for token_id, added in _added_tokens(backend).items():
-        pieces[token_id] = added.content
-        if added.special:
+    added: dict[str, int] = {}
+    for token_id, token in backend.get_added_tokens_decoder().items():
+        pieces[token_id] = token.content
+        if token.special:
             special.add(token_id)
-    ids = sorted(pieces)
-    data = _apply(steps, [pieces[i] for i in ids])
-    table: list[bytes | None] = [None] * (ids[-1] + 1 if ids else 0)
-    for token_id, value in zip(ids, data, strict=True):
-        table[token_id] = value
+        elif token_id not in special:
+            added[token.content] = token_id
+    table = new_table(1 + max(pieces, default=-1))
+    for token_id, data in zip(pieces, _apply(steps, list(pieces.values())), strict=True):
+        table[token_id] = data
     names: dict[str, int] = {}
     for token_id in sorted(special & pieces.keys()):
         table[token_id] = None
         names[pieces[token_id]] = token_id
-    return TokenTable(table, names)
-
-
-def _added_tokens(backend: Any) -> dict[int, Any]:
-    result: dict[int, Any] = backend.get_added_tokens_decoder()
-    return result
+    return TokenTable(table, names, added)
 
 
 def _component(backend: Any, name: str) -> dict[str, Any] | None:
@@ -110,32 +106,49 @@ def _decoder_steps(backend: Any) -> list[dict[str, Any]]:
 
 def _apply(steps: list[dict[str, Any]], pieces: list[str]) -> list[bytes]:
     """What the decoder makes of each piece by itself, somewhere inside a text."""
-    if [step["type"] for step in steps if step["type"] != "Fuse"] == ["ByteLevel"]:
+    if [step["type"] for step in steps] == ["ByteLevel"]:
         return byte_level(pieces)
-    result: list[bytes | None] = [None] * len(pieces)  # final, once bytes
+    data: list[bytes | None] = [None] * len(pieces)  # what a step has turned into bytes is final
+    fused = False  # whether the steps that follow see the whole text as one piece
     for step in steps:
-        kind = step["type"]
-        if kind == "Replace" and "String" in step["pattern"]:
-            old, new = step["pattern"]["String"], step["content"]
-            pieces = [piece.replace(old, new) for piece in pieces]
-        elif kind == "Metaspace":
-            mark = step.get("replacement", "\u2581")
-            pieces = [piece.replace(mark, " ") for piece in pieces]
-        elif kind == "ByteFallback":
-            result = [
-                byte_fallback(piece) if done is None else done
-                for piece, done in zip(pieces, result, strict=True)
-            ]
-        elif kind == "ByteLevel":
-            result = [
-                value if done is None else done
-                for value, done in zip(byte_level(pieces), result, strict=True)
-            ]
-        elif kind == "Fuse" or (kind == "Strip" and not step.get("stop")):
-            continue
-        else:
-            raise UnsupportedConstraint(
-                f"the tokenizer's decoder has a {kind} step, which gives tokens no bytes of their own: "
-                "structured output needs a byte-level, byte-fallback or SentencePiece tokenizer"
-            )
-    return [utf8(piece) if done is None else done for piece, done in zip(pieces, result, strict=True)]
+        match step:
+            case {"type": "Fuse"}:
+                fused = True
+            case {"type": "Replace", "pattern": {"String": str(old)}, "content": new} if _local(old, fused):
+                pieces = [piece.replace(old, new) for piece in pieces]
+            case {"type": "Metaspace"}:
+                mark = step.get("replacement", METASPACE)
+                pieces = [piece.replace(mark, " ") for piece in pieces]
+            case {"type": "ByteFallback"} if not fused:
+                data = [_or(done, byte_fallback(piece)) for done, piece in zip(data, pieces, strict=True)]
+            case {"type": "ByteLevel"} if not fused:
+                data = [_or(done, value) for done, value in zip(data, byte_level(pieces), strict=True)]
+            case {"type": "Strip", "content": char, "start": start, "stop": stop} if not (fused and stop):
+                if not fused:
+                    pieces = [_strip(piece, char, start, stop) for piece in pieces]
+            case _:
+                raise UnsupportedConstraint(
+                    f"the tokenizer's decoder has a {step['type']} step that gives tokens no bytes of their "
+                    "own: structured output needs a byte-level, byte-fallback or SentencePiece tokenizer"
+                )
+    return [utf8(piece) if done is None else done for done, piece in zip(data, pieces, strict=True)]
+
+
+def _local(old: str, fused: bool) -> bool:
+    """Whether replacing ``old`` never looks beyond one token."""
+    return len(old) == 1 or (len(old) > 1 and not fused)
+
+
+def _or(done: bytes | None, value: bytes | None) -> bytes | None:
+    return value if done is None else done
+
+
+def _strip(piece: str, char: str, start: int, stop: int) -> str:
+    """``piece`` without up to ``start`` of ``char`` at its head and up to ``stop`` at its tail."""
+    low = 0
+    while low < start and low < len(piece) and piece[low] == char:
+        low += 1
+    high = len(piece)
+    while high > low and len(piece) - high < stop and piece[high - 1] == char:
+        high -= 1
+    return piece[low:high]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vllm_guided.vocab.pieces import TokenTable
+from vllm_guided.vocab.pieces import TokenTable, new_table
 from vllm_guided.vocab.sentencepiece import from_processor, is_processor
 
 
@@ -22,7 +22,7 @@ def is_sentencepiece(tokenizer: Any) -> bool:
 def from_tekken(tokenizer: Any) -> TokenTable:
     """The tokens of a ``Tekkenizer``: ids below ``num_special_tokens`` are special, the others bytes."""
     first = int(tokenizer.num_special_tokens)
-    table: list[bytes | None] = [None] * int(tokenizer.n_words)
+    table = new_table(int(tokenizer.n_words))
     ranks = getattr(tokenizer, "_tekken_token2id_nospecial", None)
     if isinstance(ranks, Mapping):
         for data, rank in ranks.items():
@@ -32,7 +32,7 @@ def from_tekken(tokenizer: Any) -> TokenTable:
         for token_id in range(first, len(table)):
             table[token_id] = tokenizer.id_to_byte_piece(token_id)
     special = {tokenizer.id_to_piece(token_id): int(token_id) for token_id in sorted(tokenizer.special_ids)}
-    return TokenTable(table, special, (int(tokenizer.eos_id),))
+    return TokenTable(table, special, stop_token_ids=(int(tokenizer.eos_id),))
 
 
 def from_sentencepiece(tokenizer: Any) -> TokenTable:

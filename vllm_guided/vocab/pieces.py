@@ -14,6 +14,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+MAX_SIZE = 1 << 24
+"""More ids than any vocabulary has; a bitmask row of so many takes 2 MB."""
+
 METASPACE = "\u2581"
 """The mark SentencePiece writes for a space."""
 
@@ -25,12 +28,25 @@ class TokenTable:
     Attributes:
         token_bytes: bytes by id; None for ids that are never text.
         special_tokens: names and ids of the tokens that text cannot spell.
+        added_tokens: names and ids of tokens that were added to the model's own and are text.
         stop_token_ids: the ids the tokenizer itself knows to end an output; may be empty.
     """
 
     token_bytes: list[bytes | None]
     special_tokens: dict[str, int] = field(default_factory=dict)
+    added_tokens: dict[str, int] = field(default_factory=dict)
     stop_token_ids: tuple[int, ...] = ()
+
+
+def new_table(size: int) -> list[bytes | None]:
+    """A table of ``size`` ids that are never text.
+
+    Raises:
+        ValueError: no vocabulary is that large; some id of the tokenizer is nonsense.
+    """
+    if size > MAX_SIZE:
+        raise ValueError(f"the tokenizer has a token with id {size - 1}: at most {MAX_SIZE} ids are possible")
+    return [None] * max(size, 0)
 
 
 @lru_cache(maxsize=1)

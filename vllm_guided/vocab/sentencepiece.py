@@ -7,9 +7,10 @@ Byte pieces (``<0x0A>``) are bytes; control, unknown and unused pieces are never
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from vllm_guided.vocab.pieces import METASPACE, TokenTable, byte_fallback, utf8
+from vllm_guided.vocab.pieces import METASPACE, TokenTable, byte_fallback, new_table, utf8
 
 
 def is_processor(tokenizer: Any) -> bool:
@@ -17,34 +18,27 @@ def is_processor(tokenizer: Any) -> bool:
     return all(hasattr(tokenizer, name) for name in ("IdToPiece", "IsControl", "IsByte", "GetPieceSize"))
 
 
-def from_processor(processor: Any) -> TokenTable:
-    """The tokens of a ``SentencePieceProcessor``; its end-of-sentence piece stops."""
-    count = processor.GetPieceSize()
-    ids = list(range(count))
-    table: list[bytes | None] = []
+def from_processor(processor: Any, vocabulary: Mapping[str, int] | None = None) -> TokenTable:
+    """The tokens of a ``SentencePieceProcessor``; its end-of-sentence piece stops.
+
+    Args:
+        processor: the processor.
+        vocabulary: ids by piece, where a wrapper numbers the pieces anew (fairseq's tokenizers do);
+            pieces it does not know are left out.
+    """
+    numbers = range(processor.GetPieceSize())
+    pieces = [processor.IdToPiece(number) for number in numbers]
+    ids = list(numbers) if vocabulary is None else [vocabulary.get(piece, -1) for piece in pieces]
+    table = new_table(1 + max(ids, default=-1))
     special: dict[str, int] = {}
-    for token_id, piece, control, unknown, unused in zip(
-        ids,
-        processor.IdToPiece(ids),
-        processor.IsControl(ids),
-        processor.IsUnknown(ids),
-        processor.IsUnused(ids),
-        strict=True,
-    ):
-        if control or unknown or unused:
-            table.append(None)
-            if not unused:
-                special[piece] = token_id
+    for number, piece, token_id in zip(numbers, pieces, ids, strict=True):
+        if token_id < 0 or processor.IsUnused(number):
+            continue
+        if processor.IsControl(number) or processor.IsUnknown(number):
+            special[piece] = token_id
         else:
-            table.append(piece_bytes(processor, token_id, piece))
+            data = byte_fallback(piece) if processor.IsByte(number) else None
+            table[token_id] = utf8(piece.replace(METASPACE, " ")) if data is None else data
     eos = processor.eos_id()
-    return TokenTable(table, special, (eos,) if eos >= 0 else ())
-
-
-def piece_bytes(processor: Any, token_id: int, piece: str) -> bytes:
-    """The bytes of one piece that is text."""
-    if processor.IsByte(token_id):
-        data = byte_fallback(piece)
-        if data is not None:
-            return data
-    return utf8(piece.replace(METASPACE, " "))
+    stops = (ids[eos],) if 0 <= eos < len(ids) and ids[eos] >= 0 else ()
+    return TokenTable(table, special, stop_token_ids=stops)

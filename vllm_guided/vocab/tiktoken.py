@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from vllm_guided.vocab.pieces import TokenTable
+from vllm_guided.vocab.pieces import TokenTable, new_table
 
 
 def is_encoding(tokenizer: Any) -> bool:
@@ -31,12 +31,12 @@ def from_ranks(
 ) -> TokenTable:
     """A table from bytes to ids, as tiktoken's files hold it."""
     size = 1 + max(max(ranks.values(), default=-1), max(special_tokens.values(), default=-1))
-    table: list[bytes | None] = [None] * size
+    table = new_table(size)
     for data, token_id in ranks.items():
         table[token_id] = data
     for token_id in special_tokens.values():
         table[token_id] = None
-    return TokenTable(table, dict(special_tokens), stop_token_ids)
+    return TokenTable(table, dict(special_tokens), stop_token_ids=stop_token_ids)
 
 
 def _special_tokens(encoding: Any) -> dict[str, int]:

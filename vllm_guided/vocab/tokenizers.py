@@ -7,14 +7,18 @@ objects can do, so that wrappers, subclasses and remote code pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from numbers import Integral
 from typing import Any
 
 from vllm_guided.errors import UnsupportedConstraint
-from vllm_guided.vocab import huggingface, mistral, sentencepiece, tiktoken
-from vllm_guided.vocab.pieces import TokenTable, utf8
+from vllm_guided.vocab import huggingface, mistral, sentencepiece, slow, tiktoken
+from vllm_guided.vocab.pieces import TokenTable, new_table, utf8
 
-_INNER = ("instruct_tokenizer", "tokenizer", "_tokenizer", "model", "_model", "sp_model", "encoding", "enc")
+_INNER = ("instruct_tokenizer", "tokenizer", "_tokenizer", "sp_model", "model", "_model", "encoding", "enc")
+"""Where wrappers keep what they wrap: mistral-common and vLLM's wrapper of it, Qwen, ChatGLM, Kimi, ..."""
+
+_DEPTH = 4
 
 
 def extract(tokenizer: Any) -> TokenTable:
@@ -23,33 +27,29 @@ def extract(tokenizer: Any) -> TokenTable:
     Raises:
         UnsupportedConstraint: the kind is unknown or its tokens have no bytes of their own.
     """
-    table = _extract(tokenizer)
-    stops = _stop_token_ids(tokenizer)
-    if stops:
-        table.stop_token_ids = stops
+    table = _tokens(tokenizer)
+    table.stop_token_ids = _stop_token_ids(tokenizer) or table.stop_token_ids
     return table
 
 
-def _extract(tokenizer: Any) -> TokenTable:
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None and huggingface.is_backend(backend):
+def _tokens(tokenizer: Any) -> TokenTable:
+    if (backend := _get(tokenizer, "backend_tokenizer")) is not None and huggingface.is_backend(backend):
         return huggingface.from_backend(backend, _special_ids(tokenizer), tokenizer.get_vocab())
-    if huggingface.is_backend(tokenizer):
-        return huggingface.from_backend(tokenizer)
-    for candidate in _candidates(tokenizer):
-        table: TokenTable | None = None
+    for candidate in _unwrapped(tokenizer):
+        if huggingface.is_backend(candidate):
+            return _with_added_tokens(huggingface.from_backend(candidate), tokenizer)
         if mistral.is_tekken(candidate):
             return mistral.from_tekken(candidate)
         if mistral.is_sentencepiece(candidate):
             return mistral.from_sentencepiece(candidate)
         if tiktoken.is_encoding(candidate):
-            table = tiktoken.from_encoding(candidate)
-        elif sentencepiece.is_processor(candidate):
-            table = sentencepiece.from_processor(candidate)
-        elif huggingface.is_backend(candidate):
-            table = huggingface.from_backend(candidate)
-        if table is not None:
-            return table if candidate is tokenizer else _with_added_tokens(table, tokenizer)
+            return _with_added_tokens(tiktoken.from_encoding(candidate), tokenizer)
+        if sentencepiece.is_processor(candidate):
+            own = candidate is _get(tokenizer, "sp_model") and hasattr(tokenizer, "get_vocab")
+            table = sentencepiece.from_processor(candidate, tokenizer.get_vocab() if own else None)
+            return _with_added_tokens(table, tokenizer)
+    if slow.is_byte_level(tokenizer):
+        return _with_added_tokens(slow.from_byte_level(tokenizer), tokenizer)
     raise UnsupportedConstraint(
         f"tokenizers of type {type(tokenizer).__module__}.{type(tokenizer).__qualname__} are unknown here: "
         "use a Hugging Face fast tokenizer, SentencePiece, tiktoken or mistral-common, "
@@ -57,15 +57,15 @@ def _extract(tokenizer: Any) -> TokenTable:
     )
 
 
-def _candidates(tokenizer: Any) -> Iterable[Any]:
-    """The object and what it wraps, outermost first, at most four deep."""
+def _unwrapped(tokenizer: Any) -> Iterator[Any]:
+    """The object and what it wraps, outermost first."""
     level, seen = [tokenizer], {id(tokenizer)}
-    for _ in range(4):
+    for _ in range(_DEPTH):
         yield from level
         inner = []
         for outer in level:
             for name in _INNER:
-                value = getattr(outer, name, None)
+                value = _get(outer, name)
                 if value is not None and not isinstance(value, str | bytes) and id(value) not in seen:
                     seen.add(id(value))
                     inner.append(value)
@@ -73,42 +73,41 @@ def _candidates(tokenizer: Any) -> Iterable[Any]:
 
 
 def _with_added_tokens(table: TokenTable, tokenizer: Any) -> TokenTable:
-    """``table`` with the tokens that a Hugging Face tokenizer adds around its own model.
-
-    The wrapper may number the model's pieces anew (fairseq's do), add tokens, and call some special.
-    """
-    added = getattr(tokenizer, "added_tokens_decoder", None)
+    """``table`` with the tokens that a Hugging Face tokenizer adds around a model it wraps."""
+    added = _get(tokenizer, "added_tokens_decoder")
     if not isinstance(added, Mapping):
         return table
     special = set(_special_ids(tokenizer))
+    table.token_bytes += new_table(1 + max(added, default=-1))[len(table.token_bytes) :]
     for token_id, token in added.items():
-        content = str(getattr(token, "content", token))
-        if token_id >= len(table.token_bytes):
-            table.token_bytes.extend([None] * (token_id + 1 - len(table.token_bytes)))
-        table.special_tokens = {name: i for name, i in table.special_tokens.items() if i != token_id}
+        name = str(getattr(token, "content", token))
+        table.special_tokens = {old: i for old, i in table.special_tokens.items() if i != token_id}
         if token_id in special or getattr(token, "special", True):
             table.token_bytes[token_id] = None
-            table.special_tokens[content] = token_id
+            table.special_tokens[name] = token_id
         else:
-            table.token_bytes[token_id] = utf8(content)
+            table.token_bytes[token_id] = utf8(name)
+            table.added_tokens[name] = token_id
     return table
 
 
 def _special_ids(tokenizer: Any) -> list[int]:
-    return [int(i) for i in getattr(tokenizer, "all_special_ids", None) or [] if i is not None]
+    return [int(i) for i in _get(tokenizer, "all_special_ids") or () if i is not None]
 
 
 def _stop_token_ids(tokenizer: Any) -> tuple[int, ...]:
     """The ids the tokenizer says end an output, as far as it says so."""
-    result: set[int] = set()
-    generation = getattr(tokenizer, "generation_config", None)
-    for owner, name in (
-        (tokenizer, "eos_token_id"),
-        (tokenizer, "stop_token_ids"),
-        (tokenizer, "stop_tokens"),
-        (generation, "eos_token_id"),
-    ):
-        value = getattr(owner, name, None)
-        values = value if isinstance(value, list | tuple | set) else [value]
-        result.update(i for i in values if isinstance(i, int) and i >= 0)
-    return tuple(sorted(result))
+    values: list[Any] = []
+    for owner in (tokenizer, _get(tokenizer, "generation_config")):
+        for name in ("eos_token_id", "stop_token_ids", "stop_tokens"):
+            value = _get(owner, name)
+            values.extend(value if isinstance(value, Iterable) and not isinstance(value, str) else [value])
+    return tuple(sorted({int(i) for i in values if isinstance(i, Integral) and int(i) >= 0}))
+
+
+def _get(owner: Any, name: str) -> Any:
+    """An attribute, None where there is none: properties of wrappers raise what they like."""
+    try:
+        return getattr(owner, name, None)
+    except Exception:
+        return None

@@ -15,11 +15,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from vllm_guided.vocab.pieces import MAX_SIZE
+from vllm_guided.vocab.store import load_or_build
 from vllm_guided.vocab.trie import TokenTrie
 
 logger = logging.getLogger(__name__)
-
-MAX_SIZE = 1 << 24
 
 
 class Vocabulary:
@@ -34,6 +34,7 @@ class Vocabulary:
         token_bytes: the bytes of each token by id; None or empty: never allowed as text.
         stop_token_ids: the ids that end the output; at least one.
         special_tokens: names of tokens that text cannot spell, with their ids.
+        added_tokens: names of text tokens that a grammar may also name (``<think>`` in some models).
         vocab_size: the number of logits the model has for each position, if not ``len(token_bytes)``.
             Larger pads with ids that are never allowed. Smaller drops the ids at and above it, which
             the model cannot produce.
@@ -53,6 +54,9 @@ class Vocabulary:
     stop_token_ids: tuple[int, ...]
     """Ascending."""
     special_tokens: dict[str, int]
+    """Ids by name; never text."""
+    named_tokens: dict[str, int]
+    """``special_tokens`` and the added tokens that are text: every token that a grammar may name."""
     token_offsets: NDArray[np.int64]
     """int64[size + 1]: token ``i`` is ``token_data[token_offsets[i] : token_offsets[i + 1]]``, or empty."""
     token_data: NDArray[np.uint8]
@@ -71,6 +75,7 @@ class Vocabulary:
         stop_token_ids: Sequence[int],
         special_tokens: Mapping[str, int] | None = None,
         vocab_size: int | None = None,
+        added_tokens: Mapping[str, int] | None = None,
     ) -> None:
         self.size = len(token_bytes) if vocab_size is None else int(vocab_size)
         if not 0 < self.size <= MAX_SIZE:
@@ -78,7 +83,8 @@ class Vocabulary:
         self.token_count = min(len(token_bytes), self.size)
         _report_dropped(token_bytes, self.size)
         self.stop_token_ids = self._check_stop_tokens(stop_token_ids)
-        self.special_tokens = self._check_special_tokens(special_tokens or {})
+        self.special_tokens = self._check_names(special_tokens or {})
+        self.named_tokens = {**self._check_names(added_tokens or {}), **self.special_tokens}
 
         texts = [piece or b"" for piece in token_bytes[: self.size]]
         texts.extend([b""] * (self.size - len(texts)))
@@ -86,12 +92,13 @@ class Vocabulary:
             texts[token_id] = b""
         length = np.fromiter(map(len, texts), dtype=np.int64, count=self.size)
         self.token_offsets = np.concatenate(([0], np.cumsum(length)))
-        self.token_data = np.frombuffer(b"".join(texts), dtype=np.uint8)
+        self.token_data = np.frombuffer(bytearray().join(texts), dtype=np.uint8)
         self.is_text = length > 0
         self.max_token_length = int(length.max())
         self.content_hash = self._hash()
         text_ids = np.flatnonzero(self.is_text).tolist()
-        self.trie = TokenTrie.build(text_ids, [texts[i] for i in text_ids])
+        pieces = [texts[i] for i in text_ids]
+        self.trie = load_or_build(text_ids, pieces, self.token_offsets, self.token_data)
 
     @classmethod
     def from_tokenizer(
@@ -119,9 +126,12 @@ class Vocabulary:
         size = len(table.token_bytes) if vocab_size is None else vocab_size
         if stop_token_ids is None:
             stop_token_ids = [i for i in table.stop_token_ids if i < size]
-        special = {name: i for name, i in table.special_tokens.items() if i < size}
         return cls(
-            table.token_bytes, stop_token_ids=stop_token_ids, special_tokens=special, vocab_size=vocab_size
+            table.token_bytes,
+            stop_token_ids=stop_token_ids,
+            special_tokens={name: i for name, i in table.special_tokens.items() if i < size},
+            added_tokens={name: i for name, i in table.added_tokens.items() if i < size},
+            vocab_size=vocab_size,
         )
 
     def token_bytes(self, token_id: int) -> bytes | None:
@@ -184,18 +194,19 @@ class Vocabulary:
                 raise ValueError(f"stop token {token_id} is outside the vocabulary of {self.size} tokens")
         return stops
 
-    def _check_special_tokens(self, special_tokens: Mapping[str, int]) -> dict[str, int]:
-        for name, token_id in special_tokens.items():
+    def _check_names(self, tokens: Mapping[str, int]) -> dict[str, int]:
+        for name, token_id in tokens.items():
             if not 0 <= token_id < self.size:
                 raise ValueError(
-                    f"special token {name!r} is {token_id}, outside the vocabulary of {self.size} tokens"
+                    f"token {name!r} is {token_id}, outside the vocabulary of {self.size} tokens"
                 )
-        return {name: int(token_id) for name, token_id in special_tokens.items()}
+        return {name: int(token_id) for name, token_id in tokens.items()}
 
     def _hash(self) -> str:
         digest = xxhash.xxh3_128()
         digest.update(repr((1, self.size, self.token_count, self.stop_token_ids)).encode())
-        digest.update(repr(sorted(self.special_tokens.items())).encode("utf-8", "surrogatepass"))
+        for names in (self.special_tokens, self.named_tokens):
+            digest.update(repr(sorted(names.items())).encode("utf-8", "surrogatepass"))
         digest.update(self.token_offsets.tobytes())
         digest.update(self.token_data.tobytes())
         return digest.hexdigest()
@@ -204,10 +215,8 @@ class Vocabulary:
         return self.size
 
     def __repr__(self) -> str:
-        return (
-            f"Vocabulary(size={self.size}, text={int(self.is_text.sum())}, "
-            f"special={len(self.special_tokens)}, stop={list(self.stop_token_ids)}, hash={self.content_hash[:8]})"
-        )
+        text, special, stop = int(self.is_text.sum()), len(self.special_tokens), list(self.stop_token_ids)
+        return f"Vocabulary(size={self.size}, {text=}, {special=}, {stop=}, hash={self.content_hash[:8]})"
 
 
 def _report_dropped(token_bytes: Sequence[bytes | None], size: int) -> None:

@@ -1,0 +1,163 @@
+"""The cache directory, and small checked files in it.
+
+In: names and bytes. Out: the same bytes in a later process, or nothing. A cache entry is written to a
+temporary file and renamed, so that readers see a whole entry or none, whatever else runs; its checksum
+covers its name and content, so that a damaged, truncated or misplaced file reads as absent and is
+written anew. Every kind of entry keeps a bounded number of files. Nothing here raises for a disk that is
+full, read-only or gone: a cache that fails is a cache that is empty.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import stat
+import tempfile
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+
+import xxhash
+
+logger = logging.getLogger(__name__)
+
+ENVIRONMENT = "VLLM_GUIDED_CACHE_DIR"
+MAGIC = b"VGUIDED1"
+DIGEST_BYTES = 16
+STALE_SECONDS = 3600.0
+"""A temporary file this old was left by a process that died."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def cache_directory() -> Path | None:
+    """The directory for files that later processes may use, made if need be; None if none is writable.
+
+    The first that can be written of: ``$VLLM_GUIDED_CACHE_DIR``, ``$XDG_CACHE_HOME/vllm_guided``,
+    ``~/.cache/vllm_guided``, and a directory of this user's own under the system's temporary one.
+    """
+    return _find(os.environ.get(ENVIRONMENT), os.environ.get("XDG_CACHE_HOME"), os.environ.get("HOME"))
+
+
+@lru_cache(maxsize=8)
+def _find(chosen: str | None, xdg: str | None, home: str | None) -> Path | None:
+    candidates: list[Path] = []
+    if chosen:
+        candidates.append(Path(chosen).expanduser().absolute())
+    if xdg and os.path.isabs(xdg):  # the XDG specification has relative paths ignored
+        candidates.append(Path(xdg) / "vllm_guided")
+    with suppress(RuntimeError):  # no home directory can be found
+        candidates.append(Path.home() / ".cache" / "vllm_guided")
+    for path in candidates:
+        if _usable(path):
+            return path
+        if chosen and path is candidates[0]:
+            logger.warning("%s=%s cannot be written to, trying other places", ENVIRONMENT, chosen)
+    path = Path(tempfile.gettempdir()) / f"vllm_guided-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+    if _usable(path) and _private(path):
+        return path
+    logger.warning("no cache directory can be written to: set %s to a writable one", ENVIRONMENT)
+    return None
+
+
+def _usable(path: Path) -> bool:
+    """Whether files can be created in ``path``, which is made if it does not exist."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, probe = tempfile.mkstemp(prefix=".probe-", dir=path)
+        os.close(handle)
+        os.unlink(probe)
+    except OSError:
+        return False
+    return True
+
+
+def _private(path: Path) -> bool:
+    """Whether nobody else can put files there: the temporary directory is everybody's."""
+    info = path.lstat()
+    owned = not hasattr(os, "getuid") or info.st_uid == os.getuid()
+    return owned and stat.S_ISDIR(info.st_mode) and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def read_entry(kind: str, key: str) -> bytearray | None:
+    """The content last written under ``kind`` (which names its format's version) and ``key``.
+
+    None where there is none, or where the file is damaged. Counts as a use of the entry.
+    """
+    path = _path(kind, key)
+    if path is None:
+        return None
+    try:
+        with open(path, "rb") as file:
+            header = file.read(len(MAGIC) + DIGEST_BYTES)
+            content = bytearray(os.fstat(file.fileno()).st_size - len(header))
+            if file.readinto(content) != len(content):
+                return None
+    except (OSError, ValueError):
+        return None
+    if header != MAGIC + _digest(path.name, [content]):
+        logger.info("the cache file %s is damaged and will be written anew", path)
+        return None
+    with suppress(OSError):
+        os.utime(path)
+    return content
+
+
+def write_entry(kind: str, key: str, content: Iterable[bytes | bytearray | memoryview], *, keep: int) -> bool:
+    """Store the joined ``content`` and drop the least recently used entries of ``kind`` beyond ``keep``.
+
+    Returns:
+        Whether it was stored.
+    """
+    path = _path(kind, key)
+    if path is None:
+        return False
+    parts = list(content)
+    temporary = ""
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{kind}-", suffix=".tmp", dir=path.parent)
+        with open(handle, "wb") as file:
+            file.write(MAGIC + _digest(path.name, parts))
+            for part in parts:
+                file.write(part)
+        os.replace(temporary, path)
+    except OSError as error:
+        logger.info("the cache file %s could not be written: %s", path, error)
+        with suppress(OSError):
+            os.unlink(temporary)
+        return False
+    _prune(path.parent, kind, keep)
+    return True
+
+
+def _path(kind: str, key: str) -> Path | None:
+    if not _NAME.fullmatch(kind) or not _NAME.fullmatch(key):
+        raise ValueError(f"a cache entry's kind and key are letters, digits, - and _, not {kind!r}, {key!r}")
+    directory = cache_directory()
+    return None if directory is None else directory / f"{kind}-{key}.bin"
+
+
+def _digest(name: str, parts: Iterable[bytes | bytearray | memoryview]) -> bytes:
+    digest = xxhash.xxh3_128(name.encode())
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
+
+
+def _prune(directory: Path, kind: str, keep: int) -> None:
+    """Remove all but the ``keep`` entries of ``kind`` used last, and what dead writers left."""
+    entries: list[tuple[float, Path]] = []
+    now = time.time()
+    with suppress(OSError):
+        for path in directory.iterdir():
+            with suppress(OSError):  # another process may have removed it
+                if path.name.startswith(f"{kind}-") and path.suffix == ".bin":
+                    entries.append((path.stat().st_mtime, path))
+                elif path.name.startswith(f".{kind}-") and now - path.stat().st_mtime > STALE_SECONDS:
+                    path.unlink()
+    for _, path in sorted(entries, reverse=True)[keep:]:
+        with suppress(OSError):
+            path.unlink()

@@ -1,0 +1,221 @@
+"""Machine code that applies bitmasks to logits in the host's memory, as numba compiles it.
+
+In: the address of a job, an array of 64-bit integers laid out as the constants ``NEXT`` to ``VALUE`` below
+say. Out: nothing; disallowed logits become minus infinity in place. One C function per width of a logit
+(2, 4 and 8 bytes) works on bit patterns, so that float16, bfloat16, float32 and float64 need neither
+conversion nor a copy, and an allowed NaN keeps its payload.
+
+A job is cut into tiles, and a function called on it takes tiles from a shared counter until none is left:
+called once it does the whole job, called by a team of threads at the same time it shares it out, and
+a thread that met rows with little to do takes more of them.
+
+A word of 32 tokens costs one vector load, select and store, and nothing at all where the word allows all;
+eight such words are passed over by four comparisons. The select is written as a vector instruction
+because a compiler makes 32 branches of the obvious loop. It writes allowed logits back as they were: the line
+is being written anyway, and masked stores of 16-bit elements do not exist before AVX-512.
+
+This module imports numba, so it must only be imported when a mask is applied (see ``cpu``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from llvmlite import ir
+from numba import cfunc, njit, types
+from numba.core import config as numba_config
+from numba.extending import intrinsic
+
+from vllm_guided.numba_setup import numba_cache_directory
+
+# The fields of a job. Addresses and strides are in bytes.
+NEXT: Final = 0  # the next tile to take
+TILES: Final = 1  # how many there are
+TILES_PER_ROW: Final = 2
+TILE: Final = 3  # tokens in a tile, a multiple of 256
+LOGITS: Final = 4  # address, stride of a row, stride of a token, number of tokens
+LOGITS_ROW_STRIDE: Final = 5
+LOGITS_TOKEN_STRIDE: Final = 6
+TOKENS: Final = 7
+MASK: Final = 8  # address, stride of a row, words in a row
+MASK_ROW_STRIDE: Final = 9
+WORDS: Final = 10
+INDICES: Final = 11  # address of the logits' row of each mask row as int64, or 0
+ROW_IDS: Final = 12  # address of the table's row of each mask row as int64, or 0
+VALUE: Final = 13  # the bit pattern of minus infinity
+FIELDS: Final = 14
+
+_ALL: Final = np.uint32(0xFFFFFFFF)
+_NONE: Final = np.uint32(0)
+
+
+@intrinsic
+def _load64(typing_context: Any, address: Any) -> Any:
+    """The int64 at an address that is a multiple of 4."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        return builder.load(pointer, align=4)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def _load32(typing_context: Any, address: Any) -> Any:
+    """The uint32 at an address that is a multiple of 4."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.IntType(32).as_pointer())
+        return builder.load(pointer, align=4)
+
+    return types.uint32(types.int64), generate
+
+
+@intrinsic
+def _take(typing_context: Any, address: Any) -> Any:
+    """Add one to the int64 at an address, atomically; its value before."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        integer = ir.IntType(64)
+        pointer = builder.inttoptr(arguments[0], integer.as_pointer())
+        return builder.atomic_rmw("add", pointer, ir.Constant(integer, 1), "monotonic")
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def _store(typing_context: Any, address: Any, value: Any) -> Any:
+    """Store an unsigned integer."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], arguments[1].type.as_pointer())
+        builder.store(arguments[1], pointer, align=arguments[1].type.width // 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, value), generate
+
+
+@intrinsic
+def _blend(typing_context: Any, address: Any, bits: Any, value: Any) -> Any:
+    """Where bit i of the word is 0, store ``value`` as the i-th of 32 elements from ``address``."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        start, word, scalar = arguments
+        align = scalar.type.width // 8
+        vector = ir.VectorType(scalar.type, 32)
+        undefined = ir.Constant(vector, ir.Undefined)
+        first = builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
+        lanes = ir.Constant(ir.VectorType(ir.IntType(32), 32), [ir.Constant(ir.IntType(32), 0)] * 32)
+        masked = builder.shuffle_vector(first, undefined, lanes)
+        pointer = builder.inttoptr(start, vector.as_pointer())
+        keep = builder.bitcast(word, ir.VectorType(ir.IntType(1), 32))
+        old = builder.load(pointer, align=align)
+        builder.store(builder.select(keep, old, masked), pointer, align=align)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.uint32, value), generate
+
+
+@njit
+def _mask_elements(start: int, stride: int, bits: int, count: int, value: int) -> None:
+    """Apply the low ``count`` bits of a word to logits that are ``stride`` bytes apart."""
+    for i in range(count):
+        if not (bits >> np.uint32(i)) & np.uint32(1):
+            _store(start + i * stride, value)
+
+
+@njit
+def _mask_tile(
+    row: int, stride: int, size: int, mask: int, words: int, first: int, last: int, value: int
+) -> None:
+    """Apply the words of a mask row to the tokens ``first`` (a multiple of 256) to ``last`` of a row."""
+    word = first >> 5
+    end = last >> 5
+    dense = stride == size
+    while word < end:
+        stop = min(word + 8, end)
+        if stop == word + 8 and stop <= words:
+            address = mask + 4 * word
+            together = _load64(address) & _load64(address + 8) & _load64(address + 16) & _load64(address + 24)
+            if together == -1:
+                word = stop
+                continue
+        while word < stop:
+            bits = _load32(mask + 4 * word) if word < words else _NONE
+            if bits != _ALL:
+                start = row + 32 * word * stride
+                if dense:
+                    _blend(start, bits, value)
+                else:
+                    _mask_elements(start, stride, bits, 32, value)
+            word += 1
+    if last & 31:
+        bits = _load32(mask + 4 * word) if word < words else _NONE
+        _mask_elements(row + 32 * word * stride, stride, bits, last & 31, value)
+
+
+@njit
+def _mask_tiles(job: int, size: int, value: int) -> None:
+    """Take tiles of a job until none is left. ``value`` has the width of a logit, ``size`` bytes."""
+    tiles = _load64(job + 8 * TILES)
+    per_row = _load64(job + 8 * TILES_PER_ROW)
+    tile_tokens = _load64(job + 8 * TILE)
+    tokens = _load64(job + 8 * TOKENS)
+    indices = _load64(job + 8 * INDICES)
+    row_ids = _load64(job + 8 * ROW_IDS)
+    while True:
+        tile = _take(job + 8 * NEXT)
+        if tile >= tiles:
+            break
+        mask_row = tile // per_row
+        first = (tile - mask_row * per_row) * tile_tokens
+        last = min(first + tile_tokens, tokens)
+        logits_row = mask_row
+        if indices != 0:
+            logits_row = _load64(indices + 8 * mask_row)
+        if row_ids != 0:
+            mask_row = _load64(row_ids + 8 * mask_row)
+            if mask_row < 0:
+                continue
+        _mask_tile(
+            _load64(job + 8 * LOGITS) + logits_row * _load64(job + 8 * LOGITS_ROW_STRIDE),
+            _load64(job + 8 * LOGITS_TOKEN_STRIDE),
+            size,
+            _load64(job + 8 * MASK) + mask_row * _load64(job + 8 * MASK_ROW_STRIDE),
+            _load64(job + 8 * WORDS),
+            first,
+            last,
+            value,
+        )
+
+
+def _c_function(function: Callable[[int], None]) -> Any:
+    """``function`` compiled as a C function of an address, cached where the package keeps compiled code."""
+    before = numba_config.CACHE_DIR
+    numba_config.CACHE_DIR = numba_cache_directory() or before
+    try:
+        return cfunc(types.void(types.int64), cache=True)(function)
+    except RuntimeError:  # numba finds no place to write to: compiled again in each process
+        return cfunc(types.void(types.int64))(function)
+    finally:
+        numba_config.CACHE_DIR = before
+
+
+@_c_function
+def mask_tiles_2(job: int) -> None:
+    """Do a job on logits of 2 bytes."""
+    _mask_tiles(job, 2, np.uint16(_load64(job + 8 * VALUE)))
+
+
+@_c_function
+def mask_tiles_4(job: int) -> None:
+    """Do a job on logits of 4 bytes."""
+    _mask_tiles(job, 4, np.uint32(_load64(job + 8 * VALUE)))
+
+
+@_c_function
+def mask_tiles_8(job: int) -> None:
+    """Do a job on logits of 8 bytes."""
+    _mask_tiles(job, 8, np.uint64(_load64(job + 8 * VALUE)))

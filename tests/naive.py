@@ -405,33 +405,69 @@ def readings(vocabulary: VocabularyLike, token: int) -> list[list[Symbol]]:
     return [list(data), *whole]
 
 
-def mask(grammar: ir.Grammar, vocabulary: VocabularyLike, prefix: Sequence[int]) -> set[int]:
-    """The ids that may follow the token ids ``prefix``: each token is tried; a stop token where L may end.
+class Walk:
+    """Token by token: all the ways to read the tokens so far (as text or as special tokens) at once.
 
-    Empty if the prefix itself is not possible.
+    After a stop token the output has ended, and nothing is allowed.
     """
-    alive = histories(grammar, vocabulary, prefix)
-    allowed = set()
-    for token in range(len(vocabulary.token_bytes)):
-        for recogniser in alive:
-            if token in vocabulary.stop_token_ids and recogniser.accepting():
-                allowed.add(token)
-            for reading in readings(vocabulary, token):
+
+    def __init__(self, grammar: ir.Grammar, vocabulary: VocabularyLike) -> None:
+        self.vocabulary = vocabulary
+        self.tokens: list[int] = []
+        self.start = Recogniser(grammar, vocabulary)
+        self.ways: list[list[list[Symbol]]] = [[[]] if self.start.alive() else []]
+
+    def _reading(self, way: list[Symbol]) -> Recogniser:
+        """The recogniser, after it read ``way``."""
+        self.start.pop(len(self.start))
+        if not self.start.push_all(way):
+            raise AssertionError("a way that was possible")
+        return self.start
+
+    def terminated(self) -> bool:
+        """Whether a stop token ended the output."""
+        return bool(self.tokens) and self.tokens[-1] in self.vocabulary.stop_token_ids and not self.ways[-1]
+
+    def accepting(self) -> bool:
+        """Whether the output may end here."""
+        return any(self._reading(way).accepting() for way in self.ways[-1])
+
+    def mask(self) -> set[int]:
+        """The ids that may follow: each token is tried."""
+        allowed: set[int] = set()
+        for way in self.ways[-1]:
+            recogniser = self._reading(way)
+            if recogniser.accepting():
+                allowed.update(self.vocabulary.stop_token_ids)
+            for token in range(len(self.vocabulary.token_bytes)):
+                for reading in readings(self.vocabulary, token):
+                    if recogniser.push_all(reading):
+                        allowed.add(token)
+                        recogniser.pop(len(reading))
+        return allowed
+
+    def accept(self, token: int) -> bool:
+        """Go on by one token; False, and nothing changes, if it is not allowed."""
+        ends = token in self.vocabulary.stop_token_ids and self.accepting()
+        longer = []
+        for way in self.ways[-1]:
+            recogniser = self._reading(way)
+            for reading in readings(self.vocabulary, token):
                 if recogniser.push_all(reading):
-                    allowed.add(token)
+                    longer.append(way + reading)
                     recogniser.pop(len(reading))
-    return allowed
+        if ends or longer:
+            self.tokens.append(token)
+            self.ways.append(longer)
+        return bool(ends or longer)
+
+    def rollback(self, count: int) -> None:
+        """Take the last tokens back."""
+        if count:
+            del self.tokens[-count:], self.ways[-count:]
 
 
-def histories(grammar: ir.Grammar, vocabulary: VocabularyLike, prefix: Sequence[int]) -> list[Recogniser]:
-    """One recogniser for every way to read the tokens (as text or as special tokens) that is possible."""
-    ways: list[list[Symbol]] = [[]]
-    for token in prefix:
-        longer = [way + reading for way in ways for reading in readings(vocabulary, token)]
-        ways = [way for way in longer if is_prefix(grammar, way, vocabulary)]
-    alive = []
-    for way in ways:
-        recogniser = Recogniser(grammar, vocabulary)
-        if recogniser.alive() and recogniser.push_all(way):
-            alive.append(recogniser)
-    return alive
+def mask(grammar: ir.Grammar, vocabulary: VocabularyLike, prefix: Sequence[int]) -> set[int]:
+    """The ids that may follow the token ids ``prefix``; empty if the prefix itself is not possible."""
+    walk = Walk(grammar, vocabulary)
+    return walk.mask() if all(walk.accept(token) for token in prefix) else set()

@@ -1,0 +1,327 @@
+"""Deterministic automata over code points, closed under the set operations of their languages.
+
+:class:`CharDfa` is what schema algebra computes with: patterns, lengths, formats and sets of strings are
+intersected, united and subtracted here, exactly, and the result goes to the grammar IR with any spelling
+of its characters (UTF-8, or the escapes of a JSON string). Products are the textbook construction over
+the common refinement of the two alphabets' classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from vllm_guided.automaton.char_expression import Expression
+from vllm_guided.automaton.char_minimise import minimised
+from vllm_guided.automaton.char_sets import ALL, Partition, Ranges, partition, refine
+from vllm_guided.automaton.char_subset import determinised, too_many_states
+from vllm_guided.errors import ConstraintTooComplex
+
+if TYPE_CHECKING:
+    from vllm_guided.grammar import ir
+
+MAX_STATES = 10_000
+Rows = list[list[int]]
+
+
+class CharDfa:
+    """A minimal deterministic automaton over Unicode scalar values. Immutable.
+
+    Attributes:
+        partition: the classes of characters the automaton tells apart.
+        rows: the target state by state and class; -1 where no string of the language goes on.
+        accepting: the accepting states. State 0 is the start.
+
+    Every operation that builds an automaton raises ConstraintTooComplex beyond ``MAX_STATES`` states.
+    """
+
+    __slots__ = ("accepting", "partition", "rows")
+
+    def __init__(self, classes: Partition, rows: Rows, accepting: Iterable[int]) -> None:
+        """The minimal automaton of the given one (rows complete, -1 for no transition)."""
+        rows, final = minimised(rows, accepting)
+        self.partition, self.rows = _merged_classes(classes, rows)
+        self.accepting = frozenset(final)
+
+    @classmethod
+    def from_expression(cls, expression: Expression, max_states: int = MAX_STATES) -> CharDfa:
+        """The automaton of a pattern's tree, lookaround included."""
+        try:
+            return cls(*determinised(expression, max_states))
+        except RecursionError:
+            raise ConstraintTooComplex("the pattern is nested too deeply: flatten it") from None
+
+    @classmethod
+    def from_pattern(
+        cls, pattern: str, *, dialect: str = "python", search: bool = False, flags: str = ""
+    ) -> CharDfa:
+        """The texts that ``pattern`` matches whole, or (``search``) that hold a match.
+
+        Raises:
+            InvalidConstraint, UnsupportedConstraint: as the pattern parser does.
+        """
+        from vllm_guided.frontends.regex import pattern_expression
+
+        return cls.from_expression(pattern_expression(pattern, dialect=dialect, search=search, flags=flags))
+
+    @classmethod
+    def any_string(cls) -> CharDfa:
+        """Every text."""
+        return cls.of_length(0, None)
+
+    @classmethod
+    def nothing(cls) -> CharDfa:
+        """No text at all."""
+        return cls(partition([])[0], [[-1]], ())
+
+    @classmethod
+    def literal(cls, value: str) -> CharDfa:
+        """Only ``value``."""
+        return cls.literals([value])
+
+    @classmethod
+    def literals(cls, values: Iterable[str]) -> CharDfa:
+        """Any one of ``values``."""
+        texts = [value for value in dict.fromkeys(values) if not _has_surrogate(value)]
+        alphabet = sorted({character for text in texts for character in text})
+        classes, _ = partition([((ord(character), ord(character)),) for character in alphabet])
+        index = {character: classes.find(ord(character)) for character in alphabet}
+        rows: Rows = [[-1] * classes.count]
+        accepting = set()
+        for text in texts:
+            state = 0
+            for character in text:
+                target = rows[state][index[character]]
+                if target < 0:
+                    target = rows[state][index[character]] = len(rows)
+                    rows.append([-1] * classes.count)
+                state = target
+            accepting.add(state)
+        return cls(classes, rows, accepting)
+
+    @classmethod
+    def of_length(cls, minimum: int, maximum: int | None) -> CharDfa:
+        """Every text of ``minimum`` to ``maximum`` code points."""
+        top = minimum if maximum is None else maximum
+        if maximum is not None and maximum < minimum:
+            return cls.nothing()
+        if top >= MAX_STATES:
+            raise too_many_states(MAX_STATES)
+        rows = [[state + 1] for state in range(top)] + [[top if maximum is None else -1]]
+        return cls(partition([])[0], rows, range(minimum, top + 1))
+
+    # What it says of its language
+
+    def accepts(self, text: str) -> bool:
+        """Whether ``text`` is in the language."""
+        state = 0
+        for character in text:
+            found = self.partition.find(ord(character))
+            state = self.rows[state][found] if found >= 0 else -1
+            if state < 0:
+                return False
+        return state in self.accepting
+
+    def is_empty(self) -> bool:
+        """Whether no text is in the language."""
+        return not self.accepting
+
+    def is_universal(self) -> bool:
+        """Whether every text is."""
+        return self.rows == [[0]] and bool(self.accepting)
+
+    def is_finite(self) -> bool:
+        """Whether the language has finitely many texts."""
+        return self.maximum_length() is not None or self.is_empty()
+
+    def minimum_length(self) -> int | None:
+        """The length of the shortest text in code points; None if there is no text."""
+        shortest = self.shortest()
+        return None if shortest is None else len(shortest)
+
+    def maximum_length(self) -> int | None:
+        """The length of the longest text in code points; None if there is no longest (or no text)."""
+        if self.is_empty():
+            return None
+        order = self._topological()
+        if order is None:
+            return None
+        longest = [0] * len(self.rows)
+        for state in reversed(order):
+            for target in set(self.rows[state]):
+                if target >= 0:
+                    longest[state] = max(longest[state], longest[target] + 1)
+        return longest[0]
+
+    def shortest(self) -> str | None:
+        """One of the shortest texts (first characters of the classes); None if there is no text."""
+        if self.is_empty():
+            return None
+        members = self.partition.members()
+        seen: dict[int, str] = {0: ""}
+        queue = [0]
+        for state in queue:
+            if state in self.accepting:
+                return seen[state]
+            for label, target in enumerate(self.rows[state]):
+                if target >= 0 and target not in seen:
+                    seen[target] = seen[state] + chr(_legible(members[label]))
+                    queue.append(target)
+        return None
+
+    def count(self, limit: int) -> int | None:
+        """How many texts the language has; None if more than ``limit``."""
+        order = self._topological()
+        if order is None:
+            return None
+        sizes = [sum(high - low + 1 for low, high in ranges) for ranges in self.partition.members()]
+        totals = [0] * len(self.rows)
+        for state in reversed(order):
+            totals[state] = int(state in self.accepting) + sum(
+                sizes[label] * totals[target] for label, target in enumerate(self.rows[state]) if target >= 0
+            )
+        return totals[0] if totals[0] <= limit else None
+
+    def texts(self, limit: int) -> list[str] | None:
+        """All texts of the language, if they are at most ``limit``."""
+        if self.count(limit) is None:
+            return None
+        members = self.partition.members()
+        found: list[str] = []
+        stack = [(0, "")]
+        while stack:
+            state, text = stack.pop()
+            if state in self.accepting:
+                found.append(text)
+            for label, target in enumerate(self.rows[state]):
+                if target >= 0:
+                    for low, high in members[label]:
+                        stack.extend((target, text + chr(point)) for point in range(low, high + 1))
+        return sorted(found)
+
+    def _topological(self) -> list[int] | None:
+        """The states, each before its targets; None if there is a cycle."""
+        incoming = [0] * len(self.rows)
+        for row in self.rows:
+            for target in set(row):
+                if target >= 0:
+                    incoming[target] += 1
+        order = [state for state, count in enumerate(incoming) if count == 0]
+        for state in order:
+            for target in set(self.rows[state]):
+                if target >= 0:
+                    incoming[target] -= 1
+                    if incoming[target] == 0:
+                        order.append(target)
+        return order if len(order) == len(self.rows) else None
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the two languages are the same."""
+        if not isinstance(other, CharDfa):
+            return NotImplemented
+        return (
+            self.rows == other.rows
+            and self.accepting == other.accepting
+            and self.partition.starts == other.partition.starts
+            and self.partition.class_of == other.partition.class_of
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.accepting, tuple(map(tuple, self.rows)), tuple(self.partition.starts)))
+
+    # Algebra
+
+    def intersection(self, other: CharDfa) -> CharDfa:
+        """The texts of both."""
+        return self._product(other, lambda left, right: left and right)
+
+    def union(self, other: CharDfa) -> CharDfa:
+        """The texts of either."""
+        return self._product(other, lambda left, right: left or right)
+
+    def difference(self, other: CharDfa) -> CharDfa:
+        """The texts of this one that are not of ``other``."""
+        return self._product(other, lambda left, right: left and not right)
+
+    def complement(self) -> CharDfa:
+        """Every other text."""
+        return CharDfa.any_string().difference(self)
+
+    def with_length(self, minimum: int = 0, maximum: int | None = None) -> CharDfa:
+        """The texts of ``minimum`` to ``maximum`` code points."""
+        if minimum <= 0 and maximum is None:
+            return self
+        return self.intersection(CharDfa.of_length(minimum, maximum))
+
+    def includes(self, other: CharDfa) -> bool:
+        """Whether every text of ``other`` is one of this."""
+        return other.difference(self).is_empty()
+
+    def _product(self, other: CharDfa, keep: Callable[[bool, bool], bool]) -> CharDfa:
+        classes, pairs = refine(self.partition, other.partition)
+        keep_left, keep_right = keep(True, False), keep(False, True)
+        numbers = {(0, 0): 0}
+        queue = [(0, 0)]
+        rows: Rows = []
+        accepting = set()
+        none = [-1] * max(self.partition.count, other.partition.count)
+        for number, (left, right) in enumerate(queue):
+            if keep(left in self.accepting, right in other.accepting):
+                accepting.add(number)
+            left_row = self.rows[left] if left >= 0 else none
+            right_row = other.rows[right] if right >= 0 else none
+            row = []
+            for left_class, right_class in pairs:
+                target = (left_row[left_class], right_row[right_class])
+                if (
+                    (target[0] < 0 and not keep_right)
+                    or (target[1] < 0 and not keep_left)
+                    or target == (-1, -1)
+                ):
+                    row.append(-1)
+                    continue
+                found = numbers.get(target)
+                if found is None:
+                    found = numbers[target] = len(queue)
+                    if found >= MAX_STATES:
+                        raise too_many_states(MAX_STATES)
+                    queue.append(target)
+                row.append(found)
+            rows.append(row)
+        return CharDfa(classes, rows, accepting)
+
+    def to_node(self, encode: Callable[[Ranges], ir.Node]) -> ir.Node:
+        """The language in the grammar IR, each set of characters spelt as ``encode`` says."""
+        from vllm_guided.automaton.char_node import to_node
+
+        return to_node(self, encode)
+
+
+def _merged_classes(classes: Partition, rows: Rows) -> tuple[Partition, Rows]:
+    """Classes that no state tells apart made one, numbered by their first character."""
+    columns = list(zip(*rows, strict=True))
+    numbers: dict[tuple[int, ...], int] = {}
+    starts: list[int] = []
+    class_of: list[int] = []
+    for start, old in zip(classes.starts, classes.class_of, strict=True):
+        found = -1 if old < 0 else numbers.setdefault(columns[old], len(numbers))
+        if class_of and class_of[-1] == found:
+            continue
+        starts.append(start)
+        class_of.append(found)
+    return Partition(starts, class_of, len(numbers)), [list(row) for row in zip(*numbers, strict=True)]
+
+
+def _has_surrogate(text: str) -> bool:
+    return any(0xD800 <= ord(character) <= 0xDFFF for character in text)
+
+
+def _legible(ranges: Ranges) -> int:
+    """A character of the set that a person can read, if there is one."""
+    for low, high in ranges:
+        if high > 32 and low < 127:
+            return max(low, 33)
+    return ranges[0][0]
+
+
+__all__ = ["ALL", "MAX_STATES", "CharDfa"]

@@ -1,0 +1,199 @@
+"""The only door from the plugin to the engine: compile a constraint, check one, fill many rows.
+
+Everything else in ``vllm_guided/vllm`` speaks of :class:`Constraint` and :class:`Engine`; tests put another
+engine behind the same functions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+from vllm_guided.errors import GrammarError, InvalidConstraint
+
+CHECKED_LIMIT = 1024
+"""How many verdicts of :func:`check` a process remembers."""
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What one request asks for.
+
+    Args:
+        kind: ``json_schema``, ``json_object``, ``regex``, ``choice``, ``grammar`` or ``structural_tag``.
+        text: the constraint; a choice as a JSON array, a schema or a tag as JSON text.
+        any_whitespace: blanks between the tokens of JSON are allowed (in bounds).
+        additional_properties: what an object schema that does not say allows; ``None``: the standard.
+        whitespace_pattern: the blanks between the tokens of JSON, as a regular expression.
+    """
+
+    kind: str
+    text: str = ""
+    any_whitespace: bool = True
+    additional_properties: bool | None = None
+    whitespace_pattern: str | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that this kind has."""
+        options: dict[str, Any] = {}
+        if self.kind in ("json_schema", "json_object", "structural_tag"):
+            options["any_whitespace"] = self.any_whitespace
+        if self.kind in ("json_schema", "structural_tag"):
+            options["additional_properties"] = self.additional_properties
+        if self.kind in ("json_schema", "json_object") and self.whitespace_pattern is not None:
+            options["whitespace_pattern"] = self.whitespace_pattern
+        return options
+
+    @property
+    def spec(self) -> Any:
+        """The constraint as the engine's compile functions take it."""
+        if self.kind == "json_object":
+            return None
+        if self.kind == "choice":
+            return parse_choice(self.text)
+        return self.text
+
+
+def constraint_from(params: Any, config: Any) -> Constraint:
+    """The constraint of vLLM's ``StructuredOutputsParams`` under its ``StructuredOutputsConfig``.
+
+    A request may narrow what the configuration allows (compact JSON, closed objects), not widen it.
+
+    Raises:
+        InvalidConstraint: there is none, or its value is of the wrong kind.
+    """
+    compact = bool(params.disable_any_whitespace or getattr(config, "disable_any_whitespace", False))
+    closed = bool(
+        params.disable_additional_properties or getattr(config, "disable_additional_properties", False)
+    )
+    kind, text = _kind_and_text(params)
+    pattern = params.whitespace_pattern
+    if pattern is not None and kind not in ("json_schema", "json_object"):
+        raise InvalidConstraint(f"whitespace_pattern goes with a JSON constraint, not with {kind}.")
+    if pattern is not None and params.disable_any_whitespace:
+        raise InvalidConstraint("whitespace_pattern and disable_any_whitespace exclude each other.")
+    return Constraint(
+        kind,
+        text,
+        any_whitespace=not compact,
+        additional_properties=False if closed else None,
+        whitespace_pattern=pattern,
+    )
+
+
+def _kind_and_text(params: Any) -> tuple[str, str]:
+    if params.json is not None:
+        return "json_schema", params.json if isinstance(params.json, str) else json.dumps(params.json)
+    if params.json_object is not None:
+        if not params.json_object:
+            raise InvalidConstraint("json_object must be true; leave it out for free text.")
+        return "json_object", ""
+    if params.regex is not None:
+        return "regex", params.regex
+    if params.choice is not None:
+        return "choice", json.dumps(list(params.choice))
+    if params.grammar is not None:
+        return "grammar", params.grammar
+    if params.structural_tag is not None:
+        tag = params.structural_tag
+        return "structural_tag", tag if isinstance(tag, str) else json.dumps(tag)
+    raise InvalidConstraint("a structured output needs one of json, json_object, regex, choice, grammar "
+                            "and structural_tag.")
+
+
+def parse_choice(text: str) -> list[str]:
+    """The options of a choice from their JSON array."""
+    options = json.loads(text)
+    if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
+        raise InvalidConstraint("choice must be a list of strings.")
+    return options
+
+
+_checked: OrderedDict[Constraint, GrammarError | None] = OrderedDict()
+_checked_lock = Lock()
+
+
+def check(constraint: Constraint) -> None:
+    """Compile ``constraint`` as far as that needs no vocabulary; the verdict is remembered.
+
+    Raises:
+        GrammarError: it cannot be used; the message is for the client.
+    """
+    with _checked_lock:
+        known = constraint in _checked
+        if known:
+            _checked.move_to_end(constraint)
+            verdict = _checked[constraint]
+    if not known:
+        verdict = _verdict(constraint)
+        with _checked_lock:
+            _checked[constraint] = verdict
+            while len(_checked) > CHECKED_LIMIT:
+                _checked.popitem(last=False)
+    if verdict is not None:
+        raise verdict.with_traceback(None)
+
+
+def _verdict(constraint: Constraint) -> GrammarError | None:
+    from vllm_guided.compiler import check_constraint
+
+    try:
+        check_constraint(constraint.kind, constraint.spec, **constraint.options)
+    except GrammarError as fault:
+        return fault
+    return None
+
+
+@dataclass
+class Engine:
+    """Compiles constraints for one tokenizer.
+
+    Args:
+        compiler: a ``vllm_guided.GrammarCompiler``.
+        stop_token_ids: the tokens that end every request; a request may add its own.
+    """
+
+    compiler: Any
+    stop_token_ids: frozenset[int]
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    def compile(self, constraint: Constraint) -> Any:
+        """The ``CompiledGrammar`` of a constraint (cached by the compiler).
+
+        Raises:
+            GrammarError: it cannot be used.
+        """
+        compiler, options = self.compiler, constraint.options
+        if constraint.kind == "json_object":
+            return compiler.compile_json_object(**options)
+        return getattr(compiler, f"compile_{constraint.kind}")(constraint.spec, **options)
+
+
+def make_engine(tokenizer: Any, vocabulary_size: int, stop_token_ids: Sequence[int]) -> Engine:
+    """An engine for a tokenizer.
+
+    Args:
+        tokenizer: what vLLM uses: a Hugging Face, tiktoken or mistral-common tokenizer (or vLLM's wrapper).
+        vocabulary_size: the model's, which may be padded beyond the tokenizer's.
+        stop_token_ids: ids that end an output besides the tokenizer's own end-of-sequence.
+
+    Raises:
+        ValueError: the tokenizer is of a kind that is not known.
+    """
+    import vllm_guided as vg
+
+    stops = sorted({int(stop) for stop in stop_token_ids if 0 <= int(stop) < vocabulary_size})
+    vocabulary = vg.Vocabulary.from_tokenizer(tokenizer, vocab_size=vocabulary_size, stop_token_ids=stops)
+    return Engine(vg.GrammarCompiler(vocabulary), frozenset(vocabulary.stop_token_ids))
+
+
+def fill_rows(matchers: Sequence[Any], bitmask: Any, rows: Sequence[int]) -> None:
+    """Fill ``bitmask[rows[i]]`` for ``matchers[i]``, all in one call."""
+    import vllm_guided as vg
+
+    vg.fill_bitmask_batch(matchers, bitmask, rows)

@@ -1,0 +1,207 @@
+"""vLLM's ``StructuredOutputManager`` with our backend: made at start, asked once per step.
+
+The manager builds its backend at the first request, by name, from a fixed list. With our name it has the
+backend from the start (a vocabulary takes a second that no request should wait for), compiles a request's
+grammar from that request's own options, and fills the rows of a step in one call. Managers that serve
+another backend run vLLM's code unchanged.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from vllm_guided.errors import GrammarError
+from vllm_guided.vllm.selection import (
+    NAME,
+    UnexpectedVllm,
+    activate,
+    expect,
+    is_selected,
+    logger,
+    vllm_version,
+)
+
+
+def use_backend(module: ModuleType) -> None:
+    """Adapt ``StructuredOutputManager``; where it does not fit, refuse to start with our backend."""
+    manager = expect(module, "StructuredOutputManager")
+    try:
+        create_backend_at_start(manager)
+        ignore_requested_backend(manager)
+        compile_own_grammars(manager)
+    except UnexpectedVllm as fault:
+        refuse_selection(manager, fault)
+        raise
+    try:
+        fill_whole_batch(manager)
+    except UnexpectedVllm as fault:
+        logger.warning("%s Masks are filled request by request instead, which is slower.", fault)
+
+
+def is_ours(manager: Any) -> bool:
+    """Does this manager serve our backend?"""
+    return is_selected(manager.vllm_config.structured_outputs_config)
+
+
+def refuse_selection(manager: Any, fault: UnexpectedVllm) -> None:
+    """Let a manager that should use our backend fail at start, with the reason."""
+    original = manager.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        if is_selected(vllm_config.structured_outputs_config):
+            raise fault
+        original(self, vllm_config, *args, **kwargs)
+
+    manager.__init__ = __init__
+
+
+def create_backend_at_start(manager: Any) -> None:
+    """Give ``manager.__init__`` the backend as its last act."""
+    original = expect(manager, "__init__", parameters=("self", "vllm_config"))
+
+    @functools.wraps(original)
+    def __init__(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        original(self, vllm_config, *args, **kwargs)
+        if is_ours(self) and hasattr(self, "tokenizer"):
+            from vllm_guided.vllm.backend import GuidedBackend
+
+            activate()
+            size = vllm_config.model_config.get_vocab_size()
+            self.backend = GuidedBackend(vllm_config, tokenizer=self.tokenizer, vocab_size=size)
+            self.backend_name = NAME
+            logger.info("Structured outputs: vllm_guided, %d tokens.", size)
+
+    manager.__init__ = __init__
+
+
+def ignore_requested_backend(manager: Any) -> None:
+    """The configuration alone chooses the backend; a frontend may not have noted it in the request."""
+    original = expect(manager, "grammar_init", parameters=("self", "request"))
+
+    @functools.wraps(original)
+    def grammar_init(self: Any, request: Any) -> None:
+        if is_ours(self) and request.structured_output_request is not None:
+            request.structured_output_request.params._backend = NAME
+            if request.sampling_params is not None and request.sampling_params.structured_outputs is not None:
+                request.sampling_params.structured_outputs._backend = NAME
+        original(self, request)
+
+    manager.grammar_init = grammar_init
+
+
+def compile_own_grammars(manager: Any) -> None:
+    """Compile from the request's parameters instead of vLLM's key, which drops some of them."""
+    original = expect(manager, "_create_grammar", parameters=("self", "request"))
+
+    @functools.wraps(original)
+    def _create_grammar(self: Any, request: Any) -> Any:
+        if not is_ours(self):
+            return original(self, request)
+        try:
+            return self.backend.compile_request(request)
+        except GrammarError as fault:
+            logger.error("vllm_guided refuses the constraint of request %s: %s", request.request_id, fault)
+            raise
+        except Exception:
+            logger.exception("vllm_guided could not compile the constraint of request %s", request.request_id)
+            raise
+
+    manager._create_grammar = _create_grammar
+
+
+def fill_whole_batch(manager: Any) -> None:
+    """Fill a step's rows in one call; anything unusual goes vLLM's own way, request by request."""
+    from vllm_guided.vllm.rows import fill, fill_plain, plan
+
+    original = expect(
+        manager,
+        "grammar_bitmask",
+        parameters=("self", "requests", "structured_output_request_ids", "scheduled_spec_decode_tokens"),
+    )
+    make_layout = find_layout(manager)
+
+    @functools.wraps(original)
+    def grammar_bitmask(
+        self: Any,
+        requests: dict[str, Any],
+        structured_output_request_ids: list[str],
+        scheduled_spec_decode_tokens: dict[str, list[int]],
+    ) -> Any:
+        if not structured_output_request_ids or not is_ours(self):
+            return original(self, requests, structured_output_request_ids, scheduled_spec_decode_tokens)
+        try:
+            stride = 1 + (self.vllm_config.num_speculative_tokens or 0)
+            if self._grammar_bitmask is None:
+                rows = self.vllm_config.scheduler_config.max_num_seqs * stride
+                self._grammar_bitmask = self.backend.allocate_token_bitmask(rows)
+            bitmask = self._grammar_bitmask.numpy()
+            layout = make_layout(self)
+            may_reason = self.reasoner_cls is not None and not self.enable_in_reasoning
+            if not may_reason and not scheduled_spec_decode_tokens:
+                row_step = stride if layout.strided else 1
+                count = fill_plain(requests, structured_output_request_ids, bitmask, row_step)
+            else:
+                walks, count = plan(
+                    requests,
+                    structured_output_request_ids,
+                    scheduled_spec_decode_tokens,
+                    stride,
+                    layout,
+                    may_reason,
+                )
+                fill(walks, bitmask)
+            return bitmask[:count]
+        except Exception:
+            logger.exception("vllm_guided could not fill a step's masks at once; vLLM's own loop does it.")
+        return original(self, requests, structured_output_request_ids, scheduled_spec_decode_tokens)
+
+    manager.grammar_bitmask = grammar_bitmask
+
+
+def find_layout(manager: Any) -> Any:
+    """A function from a manager to its row layout, by the methods that this vLLM's manager has.
+
+    Raises:
+        UnexpectedVllm: it is of no version that is known.
+    """
+    from vllm_guided.vllm.rows import Layout
+
+    expect(manager, "_fill_bitmasks", parameters=("self", "batch"))
+    strided = hasattr(manager, "_masked_reasoning_ends")
+    if hasattr(manager, "_get_constraint_bounds"):
+        expect(manager, "_get_constraint_bounds", parameters=("self", "request", "spec_tokens"))
+
+        def bounds(self: Any, request: Any, tokens: Sequence[int]) -> tuple[int, int]:
+            grammar_start, constraint_start = self._get_constraint_bounds(request, tokens)
+            return grammar_start, constraint_start
+
+    elif hasattr(manager, "_get_constraint_start"):
+        expect(manager, "_get_constraint_start", parameters=("self", "request", "spec_tokens"))
+
+        def bounds(self: Any, request: Any, tokens: Sequence[int]) -> tuple[int, int]:
+            start = self._get_constraint_start(request, tokens)
+            return start, start
+
+    else:
+        raise UnexpectedVllm(
+            f"vllm_guided does not know how vLLM {vllm_version()} lays out the masks of a step: "
+            f"{inspect.getmodule(manager)} has neither _get_constraint_bounds nor _get_constraint_start."
+        )
+
+    def make_layout(self: Any) -> Layout:
+        return Layout(
+            strided=strided,
+            bounds=functools.partial(bounds, self),
+            masked_ids=self._masked_reasoning_ends if strided else _no_masked_ids,
+        )
+
+    return make_layout
+
+
+def _no_masked_ids(request: Any) -> tuple[int, ...]:
+    return ()

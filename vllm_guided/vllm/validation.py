@@ -1,0 +1,112 @@
+"""Refuse a bad constraint before generation, where the answer is still a 400 with a reason.
+
+vLLM checks the parameters of a request in the API server. With our backend the constraint is compiled
+there as far as that needs no vocabulary: cheap, within budgets, and remembered. Whatever is found later,
+in the engine, would be a bare 500.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import Any
+
+from vllm_guided.errors import GrammarError
+from vllm_guided.vllm import engine, selection
+from vllm_guided.vllm.engine import constraint_from
+from vllm_guided.vllm.guided_fields import GuidedFieldError, take_fields, to_structured_outputs
+from vllm_guided.vllm.selection import NAME, expect, is_selected
+
+
+def check_constraints(module: ModuleType) -> None:
+    """Let ``SamplingParams`` check its constraint with our compiler if our backend is configured."""
+    params_class = expect(module, "SamplingParams")
+    original = expect(
+        params_class,
+        "_validate_structured_outputs",
+        parameters=("self", "model_config", "structured_outputs_config", "tokenizer"),
+    )
+
+    @functools.wraps(original)
+    def _validate_structured_outputs(
+        self: Any, model_config: Any, structured_outputs_config: Any, tokenizer: Any
+    ) -> None:
+        if not is_selected(structured_outputs_config):
+            return original(self, model_config, structured_outputs_config, tokenizer)
+        try:
+            take_extra_args(self, module.StructuredOutputsParams)
+            if self.structured_outputs is not None:
+                _check(self.structured_outputs, model_config, structured_outputs_config, tokenizer)
+        except (GrammarError, GuidedFieldError) as fault:
+            parameter = fault.field if isinstance(fault, GuidedFieldError) else "structured_outputs"
+            raise module.VLLMValidationError(str(fault), parameter=parameter) from fault
+
+    params_class._validate_structured_outputs = _validate_structured_outputs
+
+
+def take_extra_args(params: Any, params_class: Any) -> None:
+    """Turn ``extra_args={"guided_json": ...}`` into ``params.structured_outputs``.
+
+    Raises:
+        GuidedFieldError: the fields are wrong, or there is a constraint already.
+    """
+    if not params.extra_args or not any(name.startswith("guided_") for name in params.extra_args):
+        return
+    rest = dict(params.extra_args)
+    fields = take_fields(rest)
+    arguments = to_structured_outputs(fields)
+    if arguments is not None:
+        if params.structured_outputs is not None:
+            raise GuidedFieldError(
+                next(iter(fields)), "a request takes one constraint, and structured_outputs is one already."
+            )
+        params.structured_outputs = params_class(**arguments)
+    params.extra_args = rest or None
+
+
+def _check(params: Any, model_config: Any, config: Any, tokenizer: Any) -> None:
+    """Raises GrammarError where this constraint cannot be used on this server."""
+    if model_config.is_diffusion:
+        raise GrammarError("a diffusion language model does not generate from left to right, which a grammar needs.")
+    if tokenizer is None:
+        raise GrammarError("structured outputs need the tokenizer, which skip_tokenizer_init leaves out.")
+    if params._backend not in (None, NAME) and not params._backend_was_auto:
+        raise GrammarError(
+            f"this server's backend is {NAME!r} for every request, not {params._backend!r}; leave it out."
+        )
+    engine.check(constraint_from(params, config))
+    params._backend = NAME
+    params._backend_was_auto = False
+
+
+def skip_xgrammar_tag_check(module: ModuleType) -> None:
+    """Leave structural tags to :func:`check_constraints`; vLLM shows each to xgrammar first."""
+    original = expect(module, "validate_structural_tag_payload", parameters=("payload", "parameter"))
+
+    @functools.wraps(original)
+    def validate_structural_tag_payload(payload: Any, *, parameter: str) -> None:
+        if selection.is_active() and payload:
+            return
+        original(payload, parameter=parameter)
+
+    module.validate_structural_tag_payload = validate_structural_tag_payload  # type: ignore[attr-defined]
+
+
+def judge_tool_constraints(module: ModuleType) -> None:
+    """Whether a constraint goes together with tool calls is what we can do, not what xgrammar can."""
+    original = getattr(module, "_xgrammar_supports", None)
+    if original is None:
+        return
+    expect(module, "_xgrammar_supports", parameters=("structured_outputs",))
+
+    @functools.wraps(original)
+    def _xgrammar_supports(structured_outputs: Any) -> bool:
+        if not selection.is_active():
+            return bool(original(structured_outputs))
+        try:
+            engine.check(constraint_from(structured_outputs, None))
+        except GrammarError:
+            return False
+        return True
+
+    module._xgrammar_supports = _xgrammar_supports  # type: ignore[attr-defined]

@@ -1,0 +1,46 @@
+"""Lark grammars: text in Lark's language, or in llguidance's dialect of it, to the grammar IR.
+
+    lark_grammar('start: "a" NUMBER+\\n%import common.NUMBER')
+
+The language is that of stock Lark's Earley parser with ``lexer="dynamic_complete"``: every way to cut the
+text into tokens counts, and whatever ``%ignore`` names may stand before, between and behind tokens. Rules'
+modifiers, aliases and priorities choose among parses and therefore change nothing here. Two places where
+Python's regexps are read as languages: a terminal matches everything its regexp can match, whatever its
+alternatives' order; and one with a lazy quantifier ends at its first match. Terminals may match nothing.
+
+The steps are the modules of :mod:`vllm_guided.frontends.lark_grammar`.
+"""
+
+from __future__ import annotations
+
+from vllm_guided.errors import ConstraintTooComplex
+from vllm_guided.frontends.lark_grammar import dialect, loader
+from vllm_guided.frontends.lark_grammar.rules import Rules
+from vllm_guided.grammar import ir
+
+
+def lark_grammar(text: str, start: str = "start") -> ir.Grammar:
+    """The grammar of what ``start`` derives in the Lark grammar ``text``.
+
+    Raises:
+        InvalidConstraint: not a Lark grammar; with line and column.
+        UnsupportedConstraint: something this package does not do, by name (an import from a file,
+            ``max_tokens``, a back-reference in a regexp).
+        ConstraintTooComplex: larger or deeper than the limits.
+    """
+    return _convert(text, start, 0)
+
+
+def nested_lark_grammar(text: str, depth: int) -> ir.Grammar:
+    """The grammar in ``%lark { ... }``, ``depth`` levels down."""
+    return _convert(text, "start", depth)
+
+
+def _convert(text: str, start: str, depth: int) -> ir.Grammar:
+    if len(text) > loader.MAX_TEXT:
+        raise ConstraintTooComplex(f"a Lark grammar has at most {loader.MAX_TEXT:,} characters")
+    try:
+        plain = dialect.plain(text)
+        return Rules(plain, loader.load(plain), depth).grammar(start)
+    except RecursionError:
+        raise ConstraintTooComplex("the Lark grammar is nested too deeply") from None

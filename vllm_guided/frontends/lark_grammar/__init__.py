@@ -1,0 +1,1 @@
+"""Lark grammars, one step a module: dialect, loader, terminals, skips, lexemes, rules."""

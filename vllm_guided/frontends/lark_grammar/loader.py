@@ -1,0 +1,153 @@
+"""Lark's own grammar loader, kept from files, with its trees handed on before it expands them.
+
+In: plain Lark text. Out: its definitions (rules and terminals as Lark's trees, imports mangled, ``%extend``
+and ``%override`` done) and the names that are ignored. Everything Lark checks is checked by Lark; repetition
+counts, which its next step would write out, are still counts.
+
+Imports come from the grammars that lie in the lark package (common, python, unicode, lark), read once per
+process. Nothing else is read: a request must not choose a file.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from lark import load_grammar as stock
+from lark.exceptions import GrammarError as LarkGrammarError
+from lark.exceptions import LarkError, UnexpectedCharacters, UnexpectedToken
+
+from vllm_guided.errors import InvalidConstraint, UnsupportedConstraint
+from vllm_guided.frontends.lark_grammar.dialect import PlainText
+from vllm_guided.frontends.positions import offset_of
+
+MAX_TEXT = 1_000_000
+BUNDLED = ("common", "python", "unicode", "lark")
+
+_LOCK = threading.Lock()  # lark's table of the grammar language is built on first use
+_AT = re.compile(r"at line (\d+),? column (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """Rules and terminals by name, as ``lark.load_grammar.Definition`` (is_term, tree, params, options)."""
+
+    by_name: dict[str, Any]
+    ignored: tuple[str, ...]
+
+
+class _Builder(stock.GrammarBuilder):  # type: ignore[misc]
+    """Lark's builder, importing only what lies in the lark package."""
+
+    fresh_imports = False
+
+    def do_import(
+        self,
+        dotted_path: tuple[str, ...],
+        base_path: str | None,
+        aliases: dict[str, str],
+        base_mangle: Callable[[str], str] | None = None,
+    ) -> None:
+        name = ".".join(dotted_path)
+        if base_path is not None:
+            raise UnsupportedConstraint(
+                f"%import .{name}: grammars are not read from files; write the definitions into the grammar"
+                f" (importable are {', '.join(BUNDLED)})"
+            )
+        if name not in BUNDLED:
+            raise InvalidConstraint(
+                f"%import {name}: there is no such library grammar; there are {', '.join(BUNDLED)}"
+            )
+        key = tuple(sorted((str(a), str(b)) for a, b in aliases.items()))
+        if base_mangle is not None or self.fresh_imports:
+            definitions, exported = _import(name, key, base_mangle)
+        else:
+            definitions, exported = _cached_import(name, key)
+        for wanted, called in key:
+            if wanted not in exported:
+                raise InvalidConstraint(f"%import {name}.{wanted}: {name} does not define {wanted}")
+            if called in self._definitions:
+                raise InvalidConstraint(f"%import {name}.{wanted}: {called} is already defined")
+        for called in definitions:
+            if called in self._definitions:
+                raise InvalidConstraint(f"%import {name}: {called} is already defined")
+        self._definitions.update({called: copy(d) for called, d in definitions.items()})
+
+
+def _import(
+    name: str, aliases: tuple[tuple[str, str], ...], base_mangle: Callable[[str], str] | None
+) -> tuple[dict[str, Any], frozenset[str]]:
+    _, text = stock.stdlib_loader(None, f"{name}.lark")
+    builder = _Builder()
+    names = dict(aliases)
+    mangle = stock._get_mangle(name.replace(".", "__"), names, base_mangle)
+    builder.load_grammar(text, f"<{name}.lark>", mangle)
+    exported = frozenset(wanted for wanted in names if mangle(wanted) in builder._definitions)
+    builder._remove_unused([mangle(wanted) for wanted in names])
+    return builder._definitions, exported
+
+
+@lru_cache(maxsize=256)
+def _cached_import(name: str, aliases: tuple[tuple[str, str], ...]) -> tuple[dict[str, Any], frozenset[str]]:
+    return _import(name, aliases, None)
+
+
+def load(plain: PlainText) -> Definitions:
+    """Parse and check ``plain.text`` with Lark.
+
+    Raises:
+        InvalidConstraint: what Lark refuses, with line and column.
+        UnsupportedConstraint: an import from a file.
+    """
+    builder = _Builder()
+    builder.fresh_imports = "%extend" in plain.text or "%override" in plain.text
+    try:
+        with _LOCK:
+            builder.load_grammar(plain.text, "<string>")
+        builder.validate()
+    except (InvalidConstraint, UnsupportedConstraint) as error:
+        raise type(error)(error.message, where=plain.where(max(plain.source.find("%import"), 0))) from None
+    except UnexpectedCharacters as error:
+        raise _refused("this character is not expected here", plain, error.line, error.column) from None
+    except UnexpectedToken as error:
+        message = f"{_shown(error.token)} is not expected here"
+        raise _refused(message, plain, error.line, error.column) from None
+    except (LarkGrammarError, LarkError, AssertionError, SyntaxError, ValueError) as error:
+        raise explained(error, plain) from None
+    return Definitions(builder._definitions, tuple(builder._ignore_names))
+
+
+def _shown(token: Any) -> str:
+    if token.type == "$END":
+        return "the end of the grammar"
+    if token.type.endswith("NL"):
+        return "the end of the line"
+    return repr(str(token))
+
+
+def _refused(message: str, plain: PlainText, line: int, column: int) -> InvalidConstraint:
+    offset = offset_of(plain.text, max(line, 1), max(column, 1))
+    return InvalidConstraint(f"Lark cannot read the grammar: {message}", where=_place(plain, offset))
+
+
+def _place(plain: PlainText, offset: int) -> str:
+    return plain.where(plain.source_offset(offset))
+
+
+def explained(error: Exception, plain: PlainText) -> InvalidConstraint:
+    """Lark's own complaint with a place: the one it names, or that of the first known name in it."""
+    message = str(error).split("\n\n")[0].strip() or type(error).__name__
+    at = _AT.search(message)
+    if at:
+        text = re.sub(r"\s*(in <\S*>)?:?$", "", _AT.sub("", message)).strip(" ,:") or "unexpected input"
+        line, column = int(at[1]), int(at[2])
+        return _refused(text.replace("in <string>", "").strip(), plain, line, column)
+    for name in re.findall(r"[A-Za-z_][A-Za-z_0-9]*", message):
+        if name in plain.names and (len(name) > 1 or f"'{name}'" in message):
+            return InvalidConstraint(message, where=plain.where(plain.names[name][0]))
+    return InvalidConstraint(message, where=plain.where(0))

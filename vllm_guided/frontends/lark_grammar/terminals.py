@@ -1,0 +1,348 @@
+"""Terminals: Lark's trees of strings, ranges and regexps as regular IR nodes.
+
+As in Lark, a terminal is one Python regexp put together from its parts, so a lookbehind sees the part
+before it. Where llguidance's ``&``, ``~`` or ``%regex`` come in, the parts are combined as automata.
+
+The language is every match: where Python would stop at the first of several alternatives, longer ones
+count as well. Only a lazy quantifier says something about the text behind it: a terminal with one ends at
+its first match, which is what makes ``/\\*.*?\\*/`` a comment and ``"[^\\n]*?"`` a string.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+from lark import Token, Tree
+from lark import load_grammar as stock
+from lark.exceptions import GrammarError as LarkGrammarError
+from lark.grammar import Symbol
+
+from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint, UnsupportedConstraint
+from vllm_guided.frontends import regular
+from vllm_guided.frontends.lark_grammar.dialect import UNBOUNDED, Extension, PlainText, check_counts
+from vllm_guided.frontends.substring import substring_node
+from vllm_guided.grammar import ir
+
+MAX_PATTERN = 200_000
+_ESCAPED = re.compile(r"\\.|\[(?:\\.|[^\]\\])(?:\\.|[^\]\\])*\]|\(\?#[^)]*\)", re.DOTALL)
+_BRACED = re.compile(r"((?:^|[^\\])(?:\\\\)*)\\u\{([0-9a-fA-F]{1,8})\}")
+_LAZY = re.compile(r"[*+?}]\?")
+
+
+@lru_cache(maxsize=2048)
+def regexp(pattern: str) -> ir.Node:
+    """The language of a Python regexp; ECMA-262's and Rust's spellings are taken where Python has none."""
+    from vllm_guided.frontends.regex import regex_node
+
+    try:
+        node = regex_node(pattern, dialect="python")
+    except InvalidConstraint as error:
+        try:
+            node = regex_node(pattern, dialect="ecma")
+        except GrammarError:
+            raise error from None
+    return regular.node(regular.shortest(regular.dfa(node))) if is_lazy(pattern) else node
+
+
+def is_lazy(pattern: str) -> bool:
+    """Whether a quantifier of the regexp is lazy."""
+    return bool(_LAZY.search(_ESCAPED.sub("x", pattern)))
+
+
+def is_wide(node: ir.Node) -> bool:
+    """Whether the node loops over many different bytes: worth a frame whose masks are shared."""
+    match node:
+        case ir.Repeat(item, _, maximum):
+            return ((maximum is None or maximum > 8) and _width(item) > 8) or is_wide(item)
+        case ir.Sequence(items):
+            return any(is_wide(item) for item in items)
+        case ir.Choice(options):
+            return any(is_wide(option) for option in options)
+        case ir.Graph(edges):
+            return any(source == target and _width(label) > 8 for source, label, target in edges) or any(
+                is_wide(label) for _, label, _ in edges
+            )
+        case _:
+            return False
+
+
+def _width(node: ir.Node) -> int:
+    match node:
+        case ir.ByteSet(mask):
+            return mask.bit_count()
+        case ir.CharSet(ranges):
+            return sum(high - low + 1 for low, high in ranges)
+        case ir.Choice(items) | ir.Sequence(items):
+            return max(map(_width, items), default=0)
+        case ir.Repeat(item):
+            return _width(item)
+        case _:
+            return 0
+
+
+class Terminals:
+    """Turns the terminal trees of one grammar into nodes; places come from ``plain``."""
+
+    def __init__(self, plain: PlainText, definitions: dict[str, Any]) -> None:
+        self.plain = plain
+        self.definitions = definitions
+        self.patterns: dict[int, str | None] = {}
+
+    def where(self, token: Any) -> str:
+        """The place of a token of Lark's tree."""
+        offset = getattr(token, "start_pos", None)
+        return self.plain.where(self.plain.source_offset(offset)) if offset is not None else ""
+
+    def node(self, tree: Tree[Any], where: str = "") -> ir.Node:
+        """The language of a terminal's tree (``expansions``, or a literal or range standing in a rule)."""
+        try:
+            return self._node(tree)
+        except GrammarError as error:
+            if error.where.startswith("line"):
+                raise
+            place = where or self._place(tree)
+            message = f"{error.where}: {error.message}" if error.where else error.message
+            raise type(error)(message, where=place) from None
+
+    def _place(self, tree: Tree[Any]) -> str:
+        token = next(tree.scan_values(lambda value: isinstance(value, Token)), None)
+        return self.where(token) if token is not None else ""
+
+    def _node(self, tree: Tree[Any]) -> ir.Node:
+        if tree.data == "expansions" and len(tree.children) > 1:
+            return ir.choice(*(self._node(child) for child in tree.children))
+        string = self._plain_string(tree)
+        if string is not None:
+            return ir.text(string)
+        pattern = self.pattern(tree)
+        if pattern is not None:
+            return regexp(pattern)
+        match str(tree.data):
+            case "expansions" | "value":
+                return self._node(tree.children[0])
+            case "expansion":
+                return self._expansion(tree.children)
+            case "maybe":
+                return ir.optional(self._node(tree.children[0]))
+            case "expr":
+                minimum, maximum = self.counts(tree)
+                return ir.Repeat(self._node(tree.children[0]), minimum, maximum)
+            case "literal":
+                return self._extension(tree.children[0])
+        raise AssertionError(tree.data)
+
+    def _plain_string(self, tree: Tree[Any]) -> str | None:
+        """The string that the tree is, where it is no more than that."""
+        while tree.data in ("expansions", "expansion", "value") and len(tree.children) == 1:
+            tree = tree.children[0]
+            if not isinstance(tree, Tree):
+                return None
+        if tree.data == "literal" and tree.children[0].type == "STRING":
+            token = tree.children[0]
+            if not token.endswith("i") and self.plain.extension(token) is None:
+                return self.string(token)
+        return None
+
+    def string(self, token: Token) -> str:
+        """The characters of a string literal."""
+        return joined_surrogates(self._literal(token).value, self.where(token))
+
+    def _literal(self, token: Token) -> Any:
+        if token.type == "REGEXP" and "\\u{" in token:  # ECMA-262's and Rust's spelling of a code point
+            token = Token.new_borrow_pos(token.type, _BRACED.sub(_code_point, token), token)
+        try:
+            return stock._literal_to_pattern(token)
+        except (LarkGrammarError, SyntaxError, ValueError):
+            raise InvalidConstraint(
+                f"{token} is not a literal Lark can read; check its escapes and line ends",
+                where=self.where(token),
+            ) from None
+
+    def pattern(self, tree: Any) -> str | None:
+        """The regexp of the tree, or None where an addition of llguidance's is in it."""
+        key = id(tree)
+        if key not in self.patterns:
+            self.patterns[key] = self._pattern(tree)
+            if len(self.patterns[key] or "") > MAX_PATTERN:
+                raise ConstraintTooComplex(f"a terminal grows beyond {MAX_PATTERN:,} characters of regexp")
+        return self.patterns[key]
+
+    def _pattern(self, tree: Any) -> str | None:
+        if isinstance(tree, Symbol):
+            return self.pattern(self.named(tree))
+        match str(tree.data):
+            case "literal":
+                return self._literal_pattern(tree.children[0])
+            case "range":
+                low, high = (self._range_end(token) for token in tree.children)
+                if low > high:
+                    raise InvalidConstraint(
+                        "the range is the wrong way round", where=self.where(tree.children[0])
+                    )
+                return f"[{re.escape(low)}-{re.escape(high)}]"
+            case "alias":
+                raise InvalidConstraint(
+                    "an alias (->) has no place in a terminal", where=self.where(tree.children[-1])
+                )
+            case "template_usage":
+                raise InvalidConstraint("a template has no place in a terminal", where=self._place(tree))
+        parts = [self.pattern(child) if isinstance(child, Tree | Symbol) else "" for child in tree.children]
+        if any(part is None for part in parts):
+            return None
+        texts = [part or "" for part in parts]
+        match str(tree.data):
+            case "expansions":
+                return texts[0] if len(texts) == 1 else f"(?:{'|'.join(texts)})"
+            case "maybe":
+                return f"(?:{texts[0]})?"
+            case "expr":
+                minimum, maximum = self.counts(tree)
+                if minimum == 0 and maximum == 1:
+                    return f"(?:{texts[0]})?"
+                return f"(?:{texts[0]}){{{minimum},{'' if maximum is None else maximum}}}"
+            case "expansion":
+                return texts[0] if len(texts) == 1 else "".join(map(_grouped, texts))
+        return "".join(texts)
+
+    def _literal_pattern(self, token: Token) -> str | None:
+        if self.plain.extension(token) is not None:
+            return None
+        literal = self._literal(token)
+        if "l" in literal.flags:
+            raise InvalidConstraint("the flag l is for bytes; leave it out", where=self.where(token))
+        if token.type == "STRING":
+            literal.value = joined_surrogates(literal.value, self.where(token))
+        return str(literal.to_regexp())
+
+    def _range_end(self, token: Token) -> str:
+        value = self.string(token) if token.endswith('"') else ""
+        if len(value) != 1:
+            raise InvalidConstraint(
+                f"the ends of a range are one character each, without flags, not {token}",
+                where=self.where(token),
+            )
+        return value
+
+    def named(self, symbol: Symbol) -> Tree[Any]:
+        """The tree of a terminal used by name."""
+        definition = self.definitions.get(symbol.name)
+        places = self.plain.names.get(symbol.name)
+        where = self.plain.where(places[0]) if places else ""
+        if definition is None:
+            raise InvalidConstraint(f"{symbol.name} is used but not defined", where=where)
+        if not definition.is_term:
+            raise InvalidConstraint(
+                f"a terminal, or a rule that is lazy or has a suffix, cannot use the rule {symbol.name}",
+                where=where,
+            )
+        if definition.tree is None:
+            raise InvalidConstraint(f"{symbol.name} is a special token; terminals are text", where=where)
+        tree: Tree[Any] = definition.tree
+        return tree
+
+    def counts(self, tree: Tree[Any]) -> tuple[int, int | None]:
+        """The counts of an ``expr``: its operator, or the numbers behind ``~``."""
+        operator, *numbers = tree.children[1:]
+        match str(operator):
+            case "?":
+                return 0, 1
+            case "*":
+                return 0, None
+            case "+":
+                return 1, None
+        minimum, maximum = int(numbers[0]), int(numbers[-1])
+        check_counts(minimum, maximum, self.where(numbers[0]))
+        return minimum, None if maximum == UNBOUNDED else maximum
+
+    def _expansion(self, items: list[Any]) -> ir.Node:
+        """A sequence, in which placeholders for ``&`` part conjuncts and one for ``~`` negates an item."""
+        conjuncts: list[list[ir.Node]] = [[]]
+        negate = False
+        for item in items:
+            kind = self.operator(item)
+            if kind == "and":
+                conjuncts.append([])
+            elif kind == "not":
+                negate = not negate
+            else:
+                conjuncts[-1].append(self._negated(item) if negate else self._item(item))
+                negate = False
+        if negate or (len(conjuncts) > 1 and not all(conjuncts)):
+            raise InvalidConstraint("& stands between two terminals, ~ before one")
+        nodes = [ir.sequence(*conjunct) for conjunct in conjuncts]
+        if len(nodes) == 1:
+            return nodes[0]
+        automaton = regular.dfa(nodes[0])
+        for node in nodes[1:]:
+            automaton = regular.intersection(automaton, regular.dfa(node))
+        return regular.node(automaton)
+
+    def _item(self, item: Any) -> ir.Node:
+        return self._node(self.named(item)) if isinstance(item, Symbol) else self._node(item)
+
+    def _negated(self, item: Any) -> ir.Node:
+        """``~A``; in ``~A*`` it is the complement that is repeated."""
+        if isinstance(item, Tree) and item.data == "expr":
+            minimum, maximum = self.counts(item)
+            return ir.Repeat(self._negated(item.children[0]), minimum, maximum)
+        inner = regular.dfa(self._item(item))
+        return regular.node(regular.difference(regular.dfa(regular.TEXT_NODE), inner))
+
+    def operator(self, item: Any) -> str:
+        """The kind of addition an item of a sequence is; empty for anything else."""
+        while isinstance(item, Tree) and item.data == "value":
+            item = item.children[0]
+        if isinstance(item, Tree) and item.data == "literal":
+            extension = self.plain.extension(item.children[0])
+            return extension.kind if extension else ""
+        return ""
+
+    def _extension(self, token: Token) -> ir.Node:
+        extension = self.plain.extension(token)
+        assert extension is not None
+        where = self.plain.where(extension.offset)
+        if extension.kind == "regex":
+            return structured_regex(extension, where)
+        if extension.kind == "condition":
+            raise InvalidConstraint("%if has no place in a terminal", where=where)
+        what = {"special": "special tokens", "call": "parametric rules"}.get(extension.kind)
+        raise InvalidConstraint(f"{what or '%' + extension.kind} cannot be used in terminals", where=where)
+
+
+def _code_point(match: re.Match[str]) -> str:
+    code = int(match[2], 16)
+    return f"{match[1]}\\U{code:08x}" if code <= ir.MAX_CODE_POINT else match[0]
+
+
+def _grouped(pattern: str) -> str:
+    """The pattern, safe to stand in a sequence."""
+    return f"(?:{pattern})" if "|" in pattern else pattern
+
+
+def structured_regex(extension: Extension, where: str) -> ir.Node:
+    """``%regex { "substring_words": "..." }`` and its relatives."""
+    fields: dict[str, Any] = extension.value
+    kinds = ("substring_chars", "substring_words", "substring_chunks")
+    for key in fields:
+        if key not in kinds:
+            raise UnsupportedConstraint(f"the field {key!r} of %regex is not known", where=where)
+    if len(fields) != 1:
+        raise InvalidConstraint(f"%regex takes exactly one of {', '.join(kinds)}", where=where)
+    ((kind, value),) = fields.items()
+    if kind == "substring_chunks":
+        if not isinstance(value, list) or not all(isinstance(chunk, str) for chunk in value):
+            raise InvalidConstraint("substring_chunks is an array of strings", where=where)
+        return substring_node(value)
+    if not isinstance(value, str):
+        raise InvalidConstraint(f"{kind} is a string", where=where)
+    return substring_node(list(value) if kind == "substring_chars" else re.findall(r"\s+|\w+|[^\w\s]", value))
+
+
+def joined_surrogates(text: str, where: str) -> str:
+    """``text`` with surrogate pairs joined, as JSON spells characters beyond U+FFFF."""
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise InvalidConstraint("the string contains half a surrogate pair", where=where) from None

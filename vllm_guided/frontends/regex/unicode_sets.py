@@ -50,17 +50,25 @@ GENERAL_CATEGORIES = {
 }  # fmt: skip
 
 
+# Planes 4 to 13 hold no assigned character, plane 14 only tags and variation selectors, planes 15 and 16
+# are private but for their last two each.
+_ASSIGNED_LIMIT = 0x40000
+_TAG_PLANE = (0xE0000, 0xEFFFF)
+_PRIVATE_PLANES = ((0xF0000, 0xFFFFD), (0x100000, 0x10FFFD))
+_UNASSIGNED = ((0x40000, 0xDFFFF), (0xFFFFE, 0xFFFFF), (0x10FFFE, 0x10FFFF))
+# No character from here on has another case.
+_CASED_LIMIT = 0x20000
+
+
 @cache
-def _every_character() -> str:
-    return np.arange(0x110000, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
+def _characters() -> str:
+    """Every character that may be a letter, a digit or white space."""
+    return np.arange(_ASSIGNED_LIMIT, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
 
 
 def _matched_by(pattern: str) -> Ranges:
     """The characters that a one-character ``re`` class matches, found in one search of all of them."""
-    return normalised(
-        (found.start(), found.end() - 1)
-        for found in re.finditer(f"{pattern}+", _every_character(), re.DOTALL)
-    )
+    return normalised((run.start(), run.end() - 1) for run in re.finditer(f"{pattern}+", _characters()))
 
 
 @cache
@@ -81,20 +89,12 @@ def space() -> Ranges:
     return _matched_by(r"\s")
 
 
-# Planes 4 to 13 hold no assigned character, planes 15 and 16 are private but for their last two each.
-_EMPTY_PLANES = (0x40000, 0xDFFFF)
-_PRIVATE_PLANES = ((0xF0000, 0xFFFFD), (0x100000, 0x10FFFD))
-_LAST_PLANES = ((0xFFFFE, 0xFFFFF), (0x10FFFE, 0x10FFFF))
-
-
 @cache
 def _by_category() -> dict[str, Ranges]:
-    found: dict[str, list[tuple[int, int]]] = {
-        "Co": list(_PRIVATE_PLANES),
-        "Cn": [_EMPTY_PLANES, *_LAST_PLANES],
-    }
-    for start, limit in ((0, 0x40000), (0xE0000, 0xF0000)):
-        for category, run in groupby(map(unicodedata.category, _every_character()[start:limit])):
+    found: dict[str, list[tuple[int, int]]] = {"Co": list(_PRIVATE_PLANES), "Cn": list(_UNASSIGNED)}
+    tags = map(chr, range(_TAG_PLANE[0], _TAG_PLANE[1] + 1))
+    for start, characters in ((0, _characters()), (_TAG_PLANE[0], tags)):
+        for category, run in groupby(map(unicodedata.category, characters)):
             length = sum(1 for _ in run)
             found.setdefault(category, []).append((start, start + length - 1))
             start += length
@@ -109,13 +109,9 @@ def _category(name: str) -> Ranges:
     return union(*(ranges for key, ranges in tables.items() if key.startswith(name)))
 
 
-# No character above this has another case.
-_CASED_LIMIT = 0x20000
-
-
 def _where(predicate: Callable[[str], bool]) -> Ranges:
     """The characters, of those that may have case, of which ``predicate`` holds."""
-    candidates = _every_character()[:_CASED_LIMIT]
+    candidates = _characters()[:_CASED_LIMIT]
     return normalised((point, point) for point, item in enumerate(candidates) if predicate(item))
 
 
@@ -194,7 +190,7 @@ def _case_families(ecma: bool) -> dict[int, tuple[int, ...]]:
 def _cased() -> list[int]:
     """Every character whose case mapping is not itself, and what it is mapped to."""
     found: set[int] = set()
-    characters = _every_character()
+    characters = _characters()
     for start in range(0, _CASED_LIMIT, 256):
         block = characters[start : start + 256]
         if block.lower() == block and block.upper() == block and block.casefold() == block:

@@ -14,6 +14,7 @@ lexemes that may come next: the subset construction over the grammar's terminals
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from lark import Token, Tree
@@ -31,6 +32,7 @@ _REFUSED = {
     "max_tokens": "counts tokens, which a grammar over text cannot; bound the text, as in /.{0,200}/",
     "temperature": "changes sampling, which this package never does; set it in the request",
 }
+_CAPTURE_NAME = re.compile(r'"[A-Za-z0-9_.-]+"')
 _HARMLESS = frozenset({"capture", "stop_capture"})  # they name parts of the output, they change none
 
 
@@ -57,6 +59,10 @@ class Lexemes:
                     raise InvalidConstraint(f"the attribute {key} is a number", where=where)
                 raise UnsupportedConstraint(f"the attribute {key} {_REFUSED[key]}", where=where)
             if key in _HARMLESS:
+                if attribute.kind == "string" and not _CAPTURE_NAME.fullmatch(attribute.value):
+                    raise InvalidConstraint(
+                        f"the name of a {key} is made of letters, digits, '_', '-' and '.'", where=where
+                    )
                 if attribute.kind not in ("string", *(("flag",) if key == "capture" else ())):
                     raise InvalidConstraint(f"the attribute {key} is a string", where=where)
                 if key == "stop_capture" and not {"stop", "suffix"} & attributes.keys():
@@ -76,13 +82,13 @@ class Lexemes:
             return
         body = self.body(self.definitions[name].tree)
         if marker is not None:
-            end = self.marker(marker)
+            end = self.marker(marker, "suffix" in attributes)
             if end is None:
                 return
             body = ir.sequence(body, end)
         self.committed[name] = regular.node(regular.shortest(regular.dfa(body)))
 
-    def marker(self, attribute: Attribute) -> ir.Node | None:
+    def marker(self, attribute: Attribute, suffix: bool) -> ir.Node | None:
         """What ends the lexeme; None for ``stop=""``: nothing does."""
         where = self.plain.where(attribute.offset)
         if attribute.kind == "name":
@@ -90,6 +96,8 @@ class Lexemes:
         if attribute.kind not in ("string", "regexp"):
             raise InvalidConstraint("stop and suffix are a string, a regexp or a terminal", where=where)
         if attribute.value.startswith('""'):
+            if suffix:
+                raise InvalidConstraint("an empty suffix ends nothing; leave it out", where=where)
             return None
         token = Token(attribute.kind.upper(), attribute.value)
         return self.terminals.node(Tree("literal", [token]), where)

@@ -19,7 +19,8 @@ from vllm_guided.frontends.lark_grammar.dialect import Extension, PlainText
 from vllm_guided.frontends.lark_grammar.lexemes import Lexemes
 from vllm_guided.frontends.lark_grammar.loader import Definitions
 from vllm_guided.frontends.lark_grammar.skips import Skips
-from vllm_guided.frontends.lark_grammar.terminals import Terminals, is_wide, structured_regex
+from vllm_guided.frontends.lark_grammar.terminals import Terminals, structured_regex
+from vllm_guided.frontends.wide import is_wide
 from vllm_guided.grammar import ir
 
 MAX_RULES = 20_000

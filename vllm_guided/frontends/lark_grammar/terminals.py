@@ -43,43 +43,14 @@ def regexp(pattern: str) -> ir.Node:
             node = regex_node(pattern, dialect="ecma")
         except GrammarError:
             raise error from None
+        if node == ir.NOTHING:
+            raise error
     return regular.node(regular.shortest(regular.dfa(node))) if is_lazy(pattern) else node
 
 
 def is_lazy(pattern: str) -> bool:
     """Whether a quantifier of the regexp is lazy."""
     return bool(_LAZY.search(_ESCAPED.sub("x", pattern)))
-
-
-def is_wide(node: ir.Node) -> bool:
-    """Whether the node loops over many different bytes: worth a frame whose masks are shared."""
-    match node:
-        case ir.Repeat(item, _, maximum):
-            return ((maximum is None or maximum > 8) and _width(item) > 8) or is_wide(item)
-        case ir.Sequence(items):
-            return any(is_wide(item) for item in items)
-        case ir.Choice(options):
-            return any(is_wide(option) for option in options)
-        case ir.Graph(edges):
-            return any(source == target and _width(label) > 8 for source, label, target in edges) or any(
-                is_wide(label) for _, label, _ in edges
-            )
-        case _:
-            return False
-
-
-def _width(node: ir.Node) -> int:
-    match node:
-        case ir.ByteSet(mask):
-            return mask.bit_count()
-        case ir.CharSet(ranges):
-            return sum(high - low + 1 for low, high in ranges)
-        case ir.Choice(items) | ir.Sequence(items):
-            return max(map(_width, items), default=0)
-        case ir.Repeat(item):
-            return _width(item)
-        case _:
-            return 0
 
 
 class Terminals:

@@ -7,6 +7,7 @@ character), ``$`` "nothing after", ``\\b`` a choice of two pairs of lookarounds 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vllm_guided.automaton.char_sets import ALL, NONE, Ranges, union
@@ -65,7 +66,7 @@ START = Look(ANY, behind=True, negated=True)
 END = Look(ANY, behind=False, negated=True)
 
 
-def concat(items: list[Expression]) -> Expression:
+def concat(items: Sequence[Expression]) -> Expression:
     """The items in turn, nested sequences flattened."""
     flat: list[Expression] = []
     for item in items:
@@ -78,7 +79,7 @@ def concat(items: list[Expression]) -> Expression:
     return flat[0] if len(flat) == 1 else Concat(tuple(flat))
 
 
-def alternation(options: list[Expression]) -> Expression:
+def alternation(options: Sequence[Expression]) -> Expression:
     """Any of the options; neighbours of one character each become one set."""
     flat: list[Expression] = []
     for option in options:

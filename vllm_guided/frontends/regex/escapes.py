@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
 from typing import NoReturn
 
-from vllm_guided.automaton.char_expression import END, START, Chars, Expression, Look, alternation, concat
+from vllm_guided.automaton.char_expression import (
+    ANY,
+    END,
+    START,
+    Chars,
+    Expression,
+    Look,
+    alternation,
+    concat,
+)
 from vllm_guided.automaton.char_sets import NONE, Ranges, complement, normalised
 from vllm_guided.errors import InvalidConstraint, UnsupportedConstraint
 from vllm_guided.frontends.regex import unicode_sets
@@ -109,7 +119,10 @@ class Escapes:
         before, after = Look(word, behind=True), Look(word)
         not_before, not_after = Look(word, behind=True, negated=True), Look(word, negated=True)
         if negated:
-            return alternation([concat([before, after]), concat([not_before, not_after])])
+            neither: list[Expression] = [not_before, not_after]
+            if not self.ecma and sys.version_info < (3, 14):  # where \B of re does not match the empty text
+                neither.append(alternation([Look(ANY, behind=True), Look(ANY)]))
+            return alternation([concat([before, after]), concat(neither)])
         return alternation([concat([before, not_after]), concat([not_before, after])])
 
     def escape_set(self, start: int, in_class: bool) -> Ranges:

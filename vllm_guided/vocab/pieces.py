@@ -7,6 +7,7 @@ what the decoder makes of the ids.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 
 MAX_SIZE = 1 << 24
 """More ids than any vocabulary has; a bitmask row of so many takes 2 MB."""
+
+_BYTE_PIECE = re.compile(r"<0x(\+[0-9A-Fa-f]|[0-9A-Fa-f]{2})>")
 
 METASPACE = "\u2581"
 """The mark SentencePiece writes for a space."""
@@ -85,12 +88,8 @@ def byte_level(pieces: Sequence[str]) -> list[bytes]:
 
 def byte_fallback(piece: str) -> bytes | None:
     """The byte that a piece like ``<0x0A>`` stands for; None for any other piece."""
-    if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
-        try:
-            return bytes.fromhex(piece[3:5])
-        except ValueError:
-            return None
-    return None
+    match = _BYTE_PIECE.fullmatch(piece)
+    return bytes([int(match[1], 16)]) if match else None
 
 
 def utf8(piece: str) -> bytes:

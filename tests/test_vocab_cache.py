@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -92,6 +93,14 @@ def test_an_entry_is_read_back(content: bytes, folder: Path) -> None:
     assert read_entry("kind-v1", "a") == content
     assert read_entry("kind-v2", "a") is None
     assert [path.name for path in folder.iterdir()] == ["kind-v1-a.bin"]
+
+
+def test_a_directory_cleaned_away_is_made_again(folder: Path) -> None:
+    assert write_entry("kind", "key", [b"x"], keep=3)
+    shutil.rmtree(folder)
+    assert read_entry("kind", "key") is None
+    assert write_entry("kind", "key", [b"x"], keep=3)
+    assert read_entry("kind", "key") == b"x"
 
 
 def flip(data: bytes, at: int) -> bytes:

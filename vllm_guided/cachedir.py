@@ -118,6 +118,7 @@ def write_entry(kind: str, key: str, content: Iterable[bytes | bytearray | memor
     parts = list(content)
     temporary = ""
     try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # it may have been cleaned away since
         handle, temporary = tempfile.mkstemp(prefix=f".{kind}-", suffix=".tmp", dir=path.parent)
         with open(handle, "wb") as file:
             file.write(MAGIC + _digest(path.name, parts))

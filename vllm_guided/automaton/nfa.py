@@ -1,0 +1,438 @@
+"""Grammar IR to one nondeterministic automaton per rule (Thompson's construction).
+
+All rules share one numbering of states and one list of edges ``(source, label, target)``. A label is
+an int32: ``EPSILON``, a byte range ``low | high << 8``, a call ``CALL | rule`` or a special token
+``TOKEN | symbol``. Rules that do not recurse, are not marked as shared and stay small are written in
+place of their call. A repetition whose copies would be many becomes a *counter*: a rule without
+states of its own that calls its body between ``minimum`` and ``maximum`` times.
+
+Everything works on a list of pending pieces instead of recursion, so deep input costs no call stack.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from vllm_guided.automaton.utf8 import utf8_sequences
+from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
+from vllm_guided.grammar import ir
+
+EPSILON = -1
+CALL = 1 << 24
+TOKEN = 1 << 28
+#: In a call's label: only non-empty strings of the rule are meant (see left_recursion.py).
+STRICT = 1 << 23
+RULE_MASK = STRICT - 1
+
+#: A repetition is written out while copies x size stays below this; beyond, it becomes a counter.
+UNROLL_LIMIT = 400
+#: A rule used more than once is inlined while its size stays below this.
+INLINE_LIMIT = 24
+#: A rule used once is inlined while its size stays below this.
+INLINE_ONCE_LIMIT = 2_000
+#: No constraint may have more edges than this before it is made deterministic.
+EDGE_LIMIT = 2_000_000
+#: Outputs never get this long, so a larger maximum is no limit and a larger minimum is unreachable.
+COUNT_LIMIT = 1 << 26
+
+
+@dataclass(slots=True)
+class Counter:
+    """``rule`` stands for between ``minimum`` and ``maximum`` (``None``: any number) of ``body``."""
+
+    rule: int
+    body: int
+    minimum: int
+    maximum: int | None
+
+
+@dataclass(slots=True)
+class Nfa:
+    """The rules of a grammar as automata: rule ``r`` owns states ``rule_first[r]:rule_first[r + 1]``."""
+
+    names: list[str] = field(default_factory=list)
+    rule_first: list[int] = field(default_factory=list)
+    rule_start: list[int] = field(default_factory=list)
+    rule_accept: list[int] = field(default_factory=list)
+    edges: array[int] = field(default_factory=lambda: array("i"))
+    counters: list[Counter] = field(default_factory=list)
+    symbols: list[ir.SpecialToken] = field(default_factory=list)
+    states: int = 0
+
+
+def build_nfa(grammar: ir.Grammar, *, counters: bool = True) -> Nfa:
+    """The automata of all rules that ``grammar.start`` needs; rule 0 is the start.
+
+    Args:
+        counters: False writes every repetition out (needed where left recursion passes through one).
+
+    Raises:
+        InvalidConstraint: a Ref names no rule.
+        ConstraintTooComplex: more than ``EDGE_LIMIT`` edges.
+    """
+    return _Builder(grammar, counters).build()
+
+
+class _Builder:
+    def __init__(self, grammar: ir.Grammar, counters: bool) -> None:
+        self.rules: Mapping[str, ir.Rule] = grammar.rules
+        self.start = grammar.start
+        self.use_counters = counters
+        self.nfa = Nfa()
+        self.sizes: dict[int, int] = {}
+        self.rule_number: dict[str, int] = {}
+        self.pending: list[tuple[int, ir.Node]] = []
+        self.counter_rules: dict[tuple[int, int, int | None], int] = {}
+        self.symbol_number: dict[ir.SpecialToken, int] = {}
+        self.inline = _inlinable(grammar, self.sizes)
+
+    def build(self) -> Nfa:
+        nfa = self.nfa
+        self._number(self.start)
+        done = 0
+        while done < len(self.pending):
+            rule, body = self.pending[done]
+            done += 1
+            nfa.rule_first[rule] = nfa.states
+            nfa.rule_start[rule] = self._state()
+            nfa.rule_accept[rule] = self._state()
+            self._emit(body, nfa.rule_start[rule], nfa.rule_accept[rule])
+        nfa.rule_first.append(nfa.states)
+        return nfa
+
+    def _number(self, name: str) -> int:
+        number = self.rule_number.get(name)
+        if number is None:
+            rule = self.rules.get(name)
+            if rule is None:
+                raise InvalidConstraint(f"rule {name!r} is used but not defined")
+            number = self.rule_number[name] = self._new_rule(name, rule.body)
+        return number
+
+    def _new_rule(self, name: str, body: ir.Node) -> int:
+        nfa = self.nfa
+        number = len(nfa.names)
+        nfa.names.append(name)
+        nfa.rule_first.append(0)
+        nfa.rule_start.append(0)
+        nfa.rule_accept.append(0)
+        self.pending.append((number, body))
+        return number
+
+    def _state(self) -> int:
+        self.nfa.states += 1
+        return self.nfa.states - 1
+
+    def _emit(self, body: ir.Node, source: int, target: int) -> None:
+        edges = self.nfa.edges
+        stack: list[tuple[ir.Node, int, int]] = [(body, source, target)]
+        push = stack.append
+        while stack:
+            if len(edges) > 3 * EDGE_LIMIT:
+                raise ConstraintTooComplex(
+                    f"the constraint needs more than {EDGE_LIMIT:,} transitions; make repetitions or "
+                    "alternatives smaller"
+                )
+            node, source, target = stack.pop()
+            kind = type(node)
+            if kind is ir.Literal:
+                self._literal(node.data, source, target)  # type: ignore[union-attr]
+            elif kind is ir.Sequence:
+                items = node.items  # type: ignore[union-attr]
+                if not items:
+                    edges.extend((source, EPSILON, target))
+                    continue
+                here = source
+                last = len(items) - 1
+                for position, item in enumerate(items):
+                    there = target if position == last else self._state()
+                    push((item, here, there))
+                    here = there
+            elif kind is ir.Choice:
+                for option in node.options:  # type: ignore[union-attr]
+                    push((option, source, target))
+            elif kind is ir.Ref:
+                name = node.name  # type: ignore[union-attr]
+                if name in self.inline:
+                    push((self.rules[name].body, source, target))
+                else:
+                    edges.extend((source, CALL | self._number(name), target))
+            elif kind is ir.CharSet:
+                self._char_set(node.ranges, source, target)  # type: ignore[union-attr]
+            elif kind is ir.ByteSet:
+                for low, high in _runs(node.mask):  # type: ignore[union-attr]
+                    edges.extend((source, low | high << 8, target))
+            elif kind is ir.Repeat:
+                self._repeat(node, source, target, stack)  # type: ignore[arg-type]
+            elif kind is ir.Graph:
+                self._graph(node, source, target, stack)  # type: ignore[arg-type]
+            elif kind is ir.SpecialToken:
+                number = self.symbol_number.get(node)  # type: ignore[arg-type]
+                if number is None:
+                    number = self.symbol_number[node] = len(self.nfa.symbols)  # type: ignore[index]
+                    self.nfa.symbols.append(node)  # type: ignore[arg-type]
+                edges.extend((source, TOKEN | number, target))
+            else:
+                raise TypeError(f"not an IR node: {node!r}")
+
+    def _literal(self, data: bytes, source: int, target: int) -> None:
+        edges = self.nfa.edges
+        if not data:
+            edges.extend((source, EPSILON, target))
+            return
+        here = source
+        for byte in data[:-1]:
+            there = self._state()
+            edges.extend((here, byte | byte << 8, there))
+            here = there
+        edges.extend((here, data[-1] | data[-1] << 8, target))
+
+    def _char_set(self, ranges: tuple[tuple[int, int], ...], source: int, target: int) -> None:
+        """One path per byte-range sequence; equal tails are shared, which keeps subsets small."""
+        edges = self.nfa.edges
+        tails: dict[tuple[tuple[int, int], ...], int] = {(): target}
+        for ranges_of_bytes in utf8_sequences(ranges):
+            here = target
+            for position in range(len(ranges_of_bytes) - 1, -1, -1):
+                low, high = ranges_of_bytes[position]
+                if position == 0:
+                    edges.extend((source, low | high << 8, here))
+                    break
+                tail = ranges_of_bytes[position:]
+                there = tails.get(tail)
+                if there is None:
+                    there = tails[tail] = self._state()
+                    edges.extend((there, low | high << 8, here))
+                here = there
+
+    def _repeat(
+        self, node: ir.Repeat, source: int, target: int, stack: list[tuple[ir.Node, int, int]]
+    ) -> None:
+        edges = self.nfa.edges
+        item, minimum, maximum = node.item, node.minimum, node.maximum
+        if maximum is not None and maximum >= COUNT_LIMIT:
+            maximum = None
+        if maximum is not None and (maximum < minimum or maximum < 0):
+            return
+        if maximum == 0:
+            edges.extend((source, EPSILON, target))
+            return
+        copies = minimum if maximum is None else maximum
+        if (
+            self.use_counters
+            and copies > 1
+            and copies * _size(item, self.rules, self.sizes, self.inline) > UNROLL_LIMIT
+        ):
+            edges.extend((source, CALL | self._counter(item, min(minimum, COUNT_LIMIT), maximum), target))
+            return
+        if copies > EDGE_LIMIT:
+            raise ConstraintTooComplex(f"a repetition of {copies:,} cannot be written out here")
+        here = source
+        for _ in range(minimum):
+            there = self._state()
+            stack.append((item, here, there))
+            here = there
+        if maximum is None:
+            loop = self._state()
+            edges.extend((here, EPSILON, loop, loop, EPSILON, target))
+            stack.append((item, loop, loop))
+            return
+        for _ in range(maximum - minimum):
+            edges.extend((here, EPSILON, target))
+            there = self._state()
+            stack.append((item, here, there))
+            here = there
+        edges.extend((here, EPSILON, target))
+
+    def _counter(self, item: ir.Node, minimum: int, maximum: int | None) -> int:
+        # Keyed by identity: the grammar keeps its nodes alive while it is being built.
+        key = (id(item), minimum, maximum)
+        rule = self.counter_rules.get(key)
+        if rule is None:
+            body_key = (id(item), 1, 1)
+            body = self.counter_rules.get(body_key)
+            if body is None:
+                if type(item) is ir.Ref:
+                    body = self._number(item.name)
+                else:
+                    body = self._new_rule("repeated item", item)
+                self.counter_rules[body_key] = body
+            rule = self._new_rule("repetition", ir.EMPTY)
+            self.counter_rules[key] = rule
+            self.nfa.counters.append(Counter(rule, body, minimum, maximum))
+        return rule
+
+    def _graph(
+        self, node: ir.Graph, source: int, target: int, stack: list[tuple[ir.Node, int, int]]
+    ) -> None:
+        edges = self.nfa.edges
+        place: dict[int, int] = {}
+
+        def at(vertex: int) -> int:
+            state = place.get(vertex)
+            if state is None:
+                state = place[vertex] = self._state()
+            return state
+
+        edges.extend((source, EPSILON, at(node.start)))
+        for first, label, second in node.edges:
+            stack.append((label, at(first), at(second)))
+        for vertex in node.accepting:
+            edges.extend((at(vertex), EPSILON, target))
+
+
+def _runs(mask: int) -> list[tuple[int, int]]:
+    """The runs of set bits of a 256-bit mask, as inclusive ranges."""
+    runs = []
+    low = 0
+    while mask >> low:
+        low += ((mask >> low) & -(mask >> low)).bit_length() - 1
+        rest = mask >> low
+        length = (~rest & (rest + 1)).bit_length() - 1
+        runs.append((low, low + length - 1))
+        low += length
+    return runs
+
+
+def _children(node: ir.Node) -> tuple[ir.Node, ...]:
+    kind = type(node)
+    if kind is ir.Sequence:
+        return node.items  # type: ignore[union-attr]
+    if kind is ir.Choice:
+        return node.options  # type: ignore[union-attr]
+    if kind is ir.Repeat:
+        return (node.item,)  # type: ignore[union-attr]
+    if kind is ir.Graph:
+        return tuple(label for _, label, _ in node.edges)  # type: ignore[union-attr]
+    return ()
+
+
+def _size(
+    node: ir.Node, rules: Mapping[str, ir.Rule], sizes: dict[int, int], inline: Mapping[str, int]
+) -> int:
+    """About how many edges ``node`` writes (a call counts 1, an inlined rule its own size)."""
+    known = sizes.get(id(node))
+    if known is not None:
+        return known
+    stack = [node]
+    while stack:
+        top = stack[-1]
+        if id(top) in sizes:
+            stack.pop()
+            continue
+        kind = type(top)
+        size = 1
+        missing = False
+        if kind is ir.Literal:
+            size = len(top.data)  # type: ignore[union-attr]
+        elif kind is ir.CharSet:
+            size = 1 if top.ranges[-1][1] < 128 else 8  # type: ignore[union-attr]
+        elif kind is ir.Ref:
+            size = inline.get(top.name, 1)  # type: ignore[union-attr]
+        else:
+            for child in _children(top):
+                known = sizes.get(id(child))
+                if known is None:
+                    stack.append(child)
+                    missing = True
+                else:
+                    size += known
+            if kind is ir.Repeat and not missing:
+                copies = top.minimum if top.maximum is None else top.maximum  # type: ignore[union-attr]
+                unrolled = size * max(copies, 1)
+                size = unrolled if unrolled <= UNROLL_LIMIT or copies < 2 else 1
+        if not missing:
+            sizes[id(top)] = size
+            stack.pop()
+    return sizes[id(node)]
+
+
+def _inlinable(grammar: ir.Grammar, sizes: dict[int, int]) -> dict[str, int]:
+    """The rules to write in place of their calls, each with its size."""
+    uses: dict[str, int] = {}
+    order: list[str] = []
+    callees: dict[str, list[str]] = {}
+    found = [grammar.start]
+    seen = {grammar.start}
+    while found:
+        name = found.pop()
+        rule = grammar.rules.get(name)
+        called: list[str] = []
+        if rule is not None:
+            stack = [rule.body]
+            while stack:
+                node = stack.pop()
+                if type(node) is ir.Ref:
+                    called.append(node.name)
+                else:
+                    stack.extend(_children(node))
+        callees[name] = called
+        order.append(name)
+        for callee in called:
+            uses[callee] = uses.get(callee, 0) + 1
+            if callee not in seen:
+                seen.add(callee)
+                found.append(callee)
+    inline: dict[str, int] = {}
+    for component in strong_components(order, callees):
+        name = component[0]
+        rule = grammar.rules.get(name)
+        if (
+            rule is None
+            or rule.shared
+            or name == grammar.start
+            or len(component) > 1
+            or name in callees[name]
+        ):
+            continue
+        size = _size(rule.body, grammar.rules, sizes, inline)
+        if size <= INLINE_LIMIT or (uses[name] == 1 and size <= INLINE_ONCE_LIMIT):
+            inline[name] = size
+    return inline
+
+
+def strong_components(nodes: list[str], successors: Mapping[str, list[str]]) -> list[list[str]]:
+    """Strongly connected components, callees first (Tarjan 1972, without recursion)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    on_stack: set[str] = set()
+    stack: list[str] = []
+    components: list[list[str]] = []
+    for root in nodes:
+        if root in index:
+            continue
+        work = [(root, iter(successors.get(root, ())))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        on_stack.add(root)
+        while work:
+            node, rest = work[-1]
+            advanced = False
+            for successor in rest:
+                if successor not in index:
+                    index[successor] = low[successor] = len(index)
+                    stack.append(successor)
+                    on_stack.add(successor)
+                    work.append((successor, iter(successors.get(successor, ()))))
+                    advanced = True
+                    break
+                if successor in on_stack:
+                    low[node] = min(low[node], index[successor])
+            if advanced:
+                continue
+            work.pop()
+            if work:
+                parent = work[-1][0]
+                low[parent] = min(low[parent], low[node])
+            if low[node] == index[node]:
+                component = []
+                while True:
+                    member = stack.pop()
+                    on_stack.discard(member)
+                    component.append(member)
+                    if member == node:
+                        break
+                components.append(component)
+    return components

@@ -1,0 +1,57 @@
+"""Code point ranges as byte-range sequences of their UTF-8 encodings.
+
+The split is Thompson's: a range is cut where the encoded length changes, then where the leading or
+continuation bytes stop covering their full range (see Russ Cox, "Regular Expression Matching in the
+Wild", section "Step 3", and RFC 3629). Surrogates have no UTF-8 encoding and are left out.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+ByteRange = tuple[int, int]
+
+_LENGTH_LIMITS = (0x7F, 0x7FF, 0xFFFF, 0x10FFFF)
+_SURROGATES = (0xD800, 0xDFFF)
+
+
+@lru_cache(maxsize=4096)
+def utf8_sequences(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[ByteRange, ...], ...]:
+    """Sequences of inclusive byte ranges that together spell exactly the code points of ``ranges``."""
+    found: list[tuple[ByteRange, ...]] = []
+    for low, high in ranges:
+        pieces = [(low, min(high, _SURROGATES[0] - 1)), (max(low, _SURROGATES[1] + 1), high)]
+        for first, last in pieces:
+            if first <= last:
+                _split(first, last, found)
+    return tuple(found)
+
+
+def _split(low: int, high: int, found: list[tuple[ByteRange, ...]]) -> None:
+    pending = [(low, high)]
+    while pending:
+        low, high = pending.pop()
+        cut = _cut(low, high)
+        if cut is not None:
+            pending.append((cut + 1, high))
+            pending.append((low, cut))
+            continue
+        first, last = chr(low).encode(), chr(high).encode()
+        found.append(tuple(zip(first, last, strict=True)))
+
+
+def _cut(low: int, high: int) -> int | None:
+    """Where to cut ``low..high`` so that the left part is nearer to a product of byte ranges."""
+    for limit in _LENGTH_LIMITS:
+        if low <= limit < high:
+            return limit
+    if high <= 0x7F:
+        return None
+    for bits in (6, 12, 18):
+        mask = (1 << bits) - 1
+        if low & ~mask != high & ~mask:
+            if low & mask:
+                return low | mask
+            if high & mask != mask:
+                return (high & ~mask) - 1
+    return None

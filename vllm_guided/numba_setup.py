@@ -1,0 +1,63 @@
+"""How this package compiles with numba: ahead of use, cached on disk, without the GIL.
+
+numba's own cache has two faults for a server: it lies beside the source (which may be read-only),
+and it looks only at the file of the outermost function, so a change in a called function is missed.
+Here the cache lies in the package's cache directory, in a folder named by the content of all sources
+beside the function's own. Only our functions go there: numba's setting is put back.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+import xxhash
+from numba.core import config as numba_config
+
+from vllm_guided.cachedir import cache_directory
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@functools.cache
+def numba_cache_directory(folder_of_sources: Path) -> str:
+    """The folder for code compiled from one source folder, or "" where nothing can be written.
+
+    Compiled functions only call compiled functions of their own folder, so its content is the key.
+    """
+    digest = xxhash.xxh64(numba.__version__.encode())
+    for file in [Path(__file__), *sorted(folder_of_sources.glob("*.py"))]:
+        digest.update(file.read_bytes())
+    base = cache_directory()
+    if base is None:
+        return ""
+    folder = base / f"numba-{digest.hexdigest()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return ""
+    return str(folder) if os.access(folder, os.W_OK) else ""
+
+
+def jit(signature: Any = None, **options: Any) -> Callable[[Function], Function]:
+    """``numba.njit`` with an explicit signature, cached on disk, releasing the GIL.
+
+    Without a signature the function is inlined by LLVM into its callers (helpers).
+    """
+
+    def decorate(function: Function) -> Function:
+        before = numba_config.CACHE_DIR
+        numba_config.CACHE_DIR = numba_cache_directory(Path(function.__code__.co_filename).parent) or before
+        try:
+            settings = {"cache": True, "nogil": True, **options}
+            arguments = () if signature is None else (signature,)
+            compiled: Function = numba.njit(*arguments, **settings)(function)
+            return compiled
+        finally:
+            numba_config.CACHE_DIR = before
+
+    return decorate

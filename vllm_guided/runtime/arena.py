@@ -1,0 +1,228 @@
+"""The tables of the runtime: one struct of growing arrays that compiled code reads and extends.
+
+An arena belongs to one vocabulary and serves all grammars bound to it. Everything in it is interned:
+equal rules, stacks, configurations and masks of different grammars and requests are the same number.
+Entries are only ever added; memory is bounded by starting a new arena (see ``binding.py``).
+
+=========== =================================================================================
+trie_*      the token trie in preorder (``vocab/trie.py``)
+token_*     bytes of each token
+edge/call/tok_*  moves of automaton states, by state; state ids below ``VIRTUAL`` are real
+counter_*   counted repetitions; state ``VIRTUAL + n`` is "counter c has counted n - base[c]"
+stack_*     persistent stacks: (state to return to, stack below), hash-consed
+config_*    configurations: sorted sets of (state, stack), with flags, closed under calls and returns
+map_*       byte-class maps, shared by configurations; ``next`` holds their transitions by class
+tier1_*     masks per automaton state with an unknown stack below (DESIGN.md, "Two tiers of masks")
+suffix_*    small tries of what is left of a token when it leaves the frame
+mask_*      finished masks: a dense row and a list of further token ids
+rows        dense rows, ``words`` int32 each
+=========== =================================================================================
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+from numba.experimental import structref
+
+from vllm_guided.numba_setup import jit
+
+#: State ids from here on stand for a counter and its count.
+VIRTUAL = 1 << 30
+#: Stack ids: nothing below, and "whatever was below when this walk began".
+BOTTOM = 0
+UNKNOWN = 1
+#: Configuration ids: no continuation, and ended by a stop token.
+DEAD = 0
+TERMINATED = 1
+#: Configuration flags.
+FINAL = 1
+ESCAPE = 2
+#: A configuration may hold this many (state, stack) pairs; an ambiguity beyond it is cut off.
+ITEM_LIMIT = 1 << 15
+
+_ints = types.int32[::1]
+_bytes = types.uint8[::1]
+
+ARRAY_FIELDS: dict[str, types.Type] = {
+    "trie_byte": _bytes, "trie_depth": _ints, "trie_next": _ints, "trie_token_start": _ints,
+    "trie_tokens": _ints,
+    "token_offsets": types.int64[::1], "token_data": _bytes, "stop_tokens": _ints,
+    "edge_offsets": _ints, "edge_low": _bytes, "edge_high": _bytes, "edge_target": _ints,
+    "call_offsets": _ints, "call_start": _ints, "call_return": _ints,
+    "tok_offsets": _ints, "tok_set": _ints, "tok_target": _ints, "accepting": _bytes,
+    "state_map": _ints,
+    "set_offsets": _ints, "set_tokens": _ints,
+    "counter_base": _ints, "counter_minimum": _ints, "counter_maximum": _ints, "counter_body": _ints,
+    "stack_state": _ints, "stack_parent": _ints, "stack_table": _ints,
+    "config_offsets": _ints, "item_state": _ints, "item_stack": _ints, "config_flags": _bytes,
+    "config_map": _ints, "config_row": _ints, "config_mask": _ints, "config_tier1": _ints,
+    "config_table": _ints,
+    "map_class": _bytes, "map_size": _ints, "map_table": _ints, "next": _ints,
+    "tier1_row": _ints, "tier1_ids": _ints, "tier1_id_count": _ints, "tier1_suffix": _ints,
+    "tier1_suffix_count": _ints,
+    "suffix_byte": _bytes, "suffix_depth": _ints, "suffix_next": _ints, "suffix_ids": _ints,
+    "suffix_id_count": _ints,
+    "mask_offsets": _ints, "mask_pairs": _ints, "mask_row": _ints, "mask_ids": _ints,
+    "mask_id_count": _ints, "mask_table": _ints,
+    "ids": _ints, "rows": _ints,
+    "work_state": _ints, "work_stack": _ints, "work_key": types.int64[::1],
+    "seen_key": types.int64[::1], "seen_mark": _ints,
+    "scratch_row": _ints, "path": _ints, "path_byte": _bytes,
+}  # fmt: skip
+
+COUNT_FIELDS = (
+    "words", "longest_token", "state_count", "edge_count", "call_count", "tok_count", "set_count", "set_size",
+    "counter_count", "virtual_count", "stack_count", "config_count", "item_count", "map_count", "next_count",
+    "tier1_count", "suffix_count", "mask_count", "mask_pair_count", "id_count", "row_count", "mark",
+    "work_count", "overflowed",
+)  # fmt: skip
+
+
+@structref.register
+class ArenaType(types.StructRef):  # type: ignore[misc]
+    """numba's view of an arena."""
+
+
+class Arena(structref.StructRefProxy):  # type: ignore[misc]
+    """Python's handle of an arena; made by :func:`new_arena`, opaque otherwise."""
+
+
+_FIELDS = [*ARRAY_FIELDS.items(), *((name, types.int64) for name in COUNT_FIELDS)]
+structref.define_boxing(ArenaType, Arena)
+arena_type = ArenaType(_FIELDS)
+
+
+@jit()
+def with_room(values, need):  # type: ignore[no-untyped-def]
+    """``values``, or a copy of at least twice its length if it holds fewer than ``need`` entries."""
+    if values.size >= need:
+        return values
+    grown = np.empty(max(need, 2 * values.size), values.dtype)
+    grown[: values.size] = values
+    return grown
+
+
+@jit(
+    arena_type(
+        _bytes, _ints, _ints, _ints, _ints, types.int64[::1], _bytes, _ints, types.int64, types.int64,
+    )
+)  # fmt: skip
+def new_arena(
+    trie_byte, trie_depth, trie_next, trie_token_start, trie_tokens, token_offsets, token_data, stop_tokens,
+    words, longest_token,
+):  # type: ignore[no-untyped-def]  # fmt: skip
+    """An empty arena for a vocabulary; ``words`` int32 words make a row."""
+    arena = structref.new(arena_type)
+    arena.trie_byte = trie_byte
+    arena.trie_depth = trie_depth
+    arena.trie_next = trie_next
+    arena.trie_token_start = trie_token_start
+    arena.trie_tokens = trie_tokens
+    arena.token_offsets = token_offsets
+    arena.token_data = token_data
+    arena.stop_tokens = stop_tokens
+    arena.words = words
+    arena.longest_token = longest_token
+    arena.edge_offsets = np.zeros(257, np.int32)
+    arena.edge_low = np.empty(1024, np.uint8)
+    arena.edge_high = np.empty(1024, np.uint8)
+    arena.edge_target = np.empty(1024, np.int32)
+    arena.call_offsets = np.zeros(257, np.int32)
+    arena.call_start = np.empty(256, np.int32)
+    arena.call_return = np.empty(256, np.int32)
+    arena.tok_offsets = np.zeros(257, np.int32)
+    arena.tok_set = np.empty(16, np.int32)
+    arena.tok_target = np.empty(16, np.int32)
+    arena.accepting = np.empty(256, np.uint8)
+    arena.state_map = np.empty(256, np.int32)
+    arena.set_offsets = np.zeros(17, np.int32)
+    arena.set_tokens = np.empty(16, np.int32)
+    arena.counter_base = np.empty(16, np.int32)
+    arena.counter_minimum = np.empty(16, np.int32)
+    arena.counter_maximum = np.empty(16, np.int32)
+    arena.counter_body = np.empty(16, np.int32)
+    arena.stack_state = np.zeros(1024, np.int32)
+    arena.stack_parent = np.zeros(1024, np.int32)
+    arena.stack_table = np.full(4096, -1, np.int32)
+    arena.stack_count = 2
+    arena.config_offsets = np.zeros(1025, np.int32)
+    arena.item_state = np.empty(2048, np.int32)
+    arena.item_stack = np.empty(2048, np.int32)
+    arena.config_flags = np.zeros(1024, np.uint8)
+    arena.config_map = np.full(1024, -1, np.int32)
+    arena.config_row = np.full(1024, -1, np.int32)
+    arena.config_mask = np.full(1024, -1, np.int32)
+    arena.config_tier1 = np.full(1024, -1, np.int32)
+    arena.config_table = np.full(4096, -1, np.int32)
+    arena.config_count = 2
+    arena.map_class = np.empty(64 * 256, np.uint8)
+    arena.map_size = np.empty(64, np.int32)
+    arena.map_table = np.full(256, -1, np.int32)
+    arena.next = np.empty(8192, np.int32)
+    arena.tier1_row = np.empty(256, np.int32)
+    arena.tier1_ids = np.empty(256, np.int32)
+    arena.tier1_id_count = np.empty(256, np.int32)
+    arena.tier1_suffix = np.empty(256, np.int32)
+    arena.tier1_suffix_count = np.empty(256, np.int32)
+    arena.suffix_byte = np.empty(1024, np.uint8)
+    arena.suffix_depth = np.empty(1024, np.int32)
+    arena.suffix_next = np.empty(1024, np.int32)
+    arena.suffix_ids = np.empty(1024, np.int32)
+    arena.suffix_id_count = np.empty(1024, np.int32)
+    arena.mask_offsets = np.zeros(257, np.int32)
+    arena.mask_pairs = np.empty(512, np.int32)
+    arena.mask_row = np.empty(256, np.int32)
+    arena.mask_ids = np.empty(256, np.int32)
+    arena.mask_id_count = np.empty(256, np.int32)
+    arena.mask_table = np.full(1024, -1, np.int32)
+    arena.ids = np.empty(4096, np.int32)
+    arena.rows = np.empty(16 * words, np.int32)
+    arena.work_state = np.empty(256, np.int32)
+    arena.work_stack = np.empty(256, np.int32)
+    arena.work_key = np.empty(256, np.int64)
+    arena.seen_key = np.empty(1024, np.int64)
+    arena.seen_mark = np.zeros(1024, np.int32)
+    arena.scratch_row = np.zeros(words, np.int32)
+    arena.path = np.zeros(longest_token + 2, np.int32)
+    arena.path_byte = np.zeros(longest_token + 2, np.uint8)
+    return arena
+
+
+@jit(types.int64[::1](arena_type))
+def sizes(arena):  # type: ignore[no-untyped-def]
+    """Bytes held, and the numbers of states, stacks, configurations, tier-1 masks, masks, rows; overflow."""
+    held = (
+        4 * (arena.edge_offsets.size + arena.call_offsets.size + arena.tok_offsets.size)
+        + arena.edge_low.size * 6
+        + arena.call_start.size * 8
+        + arena.tok_set.size * 8
+        + arena.state_map.size * 5
+        + arena.set_tokens.size * 4
+        + arena.counter_base.size * 16
+        + arena.stack_state.size * 8
+        + arena.stack_table.size * 4
+        + arena.config_offsets.size * 21
+        + arena.item_state.size * 8
+        + arena.config_table.size * 4
+        + arena.map_class.size
+        + arena.next.size * 4
+        + arena.tier1_row.size * 20
+        + arena.suffix_byte.size * 17
+        + arena.mask_row.size * 20
+        + arena.mask_pairs.size * 4
+        + arena.ids.size * 4
+        + arena.rows.size * 4
+        + arena.work_state.size * 8
+        + arena.seen_key.size * 12
+    )
+    out = np.empty(8, np.int64)
+    out[0] = held
+    out[1] = arena.state_count
+    out[2] = arena.stack_count
+    out[3] = arena.config_count
+    out[4] = arena.tier1_count
+    out[5] = arena.mask_count
+    out[6] = arena.row_count
+    out[7] = arena.overflowed
+    return out

@@ -1,0 +1,447 @@
+"""Configurations: what a request may be in the middle of, as one interned integer.
+
+A configuration is the set of all (state, stack) pairs the output so far can have led to, closed under
+calls (push the return state, enter the rule) and returns (the state accepts: pop), reduced to pairs
+that can consume a byte or a token. Stacks are hash-consed, so a configuration is a short list of
+integers, and equal ones are one. Transitions are memoised per byte class as they are met: the lazy
+subset construction of Thompson's matcher, here for a pushdown automaton.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from vllm_guided.numba_setup import jit
+from vllm_guided.runtime.arena import (
+    BOTTOM,
+    DEAD,
+    ESCAPE,
+    FINAL,
+    ITEM_LIMIT,
+    UNKNOWN,
+    VIRTUAL,
+    arena_type,
+    with_room,
+)
+
+_int = types.int64
+
+
+@jit(types.uint64(types.int64, types.int64))
+def mixed(a, b):  # type: ignore[no-untyped-def]
+    """A hash of two integers (the finaliser of SplitMix64)."""
+    x = (np.uint64(a) * np.uint64(0x9E3779B97F4A7C15)) ^ (np.uint64(b) * np.uint64(0xC2B2AE3D27D4EB4F))
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@jit(_int(arena_type, _int, _int))
+def push(arena, state, parent):  # type: ignore[no-untyped-def]
+    """The stack with ``state`` on top of ``parent``."""
+    table = arena.stack_table
+    states = arena.stack_state
+    parents = arena.stack_parent
+    size = np.uint64(table.size - 1)
+    slot = np.int64(mixed(state, parent) & size)
+    while table[slot] >= 0:
+        found = table[slot]
+        if states[found] == state and parents[found] == parent:
+            return np.int64(found)
+        slot = (slot + 1) & np.int64(size)
+    made = arena.stack_count
+    if made == states.size:
+        states = with_room(states, made + 1)
+        arena.stack_state = states
+        parents = with_room(parents, made + 1)
+        arena.stack_parent = parents
+    states[made] = state
+    parents[made] = parent
+    table[slot] = made
+    arena.stack_count = made + 1
+    if 2 * (made + 1) > table.size:
+        grown = np.full(2 * table.size, -1, np.int32)
+        size = np.uint64(grown.size - 1)
+        for k in range(2, made + 1):
+            slot = np.int64(mixed(states[k], parents[k]) & size)
+            while grown[slot] >= 0:
+                slot = (slot + 1) & np.int64(size)
+            grown[slot] = k
+        arena.stack_table = grown
+    return np.int64(made)
+
+
+@jit(_int(arena_type, _int))
+def counter_of(arena, state):  # type: ignore[no-untyped-def]
+    """The counter a virtual state belongs to."""
+    low = 0
+    high = arena.counter_count
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if arena.counter_base[middle] <= state:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@jit(types.void(arena_type))
+def begin(arena):  # type: ignore[no-untyped-def]
+    """Start collecting pairs for a new configuration."""
+    arena.work_count = 0
+    arena.mark += 1
+    if arena.mark > 2_000_000_000:
+        arena.seen_mark[:] = 0
+        arena.mark = 1
+
+
+@jit(types.void(arena_type, _int, _int))
+def add(arena, state, stack):  # type: ignore[no-untyped-def]
+    """Add a pair to the configuration being collected, once."""
+    keys = arena.seen_key
+    marks = arena.seen_mark
+    mark = arena.mark
+    size = np.uint64(keys.size - 1)
+    key = (state << 32) | stack
+    slot = np.int64(mixed(state, stack) & size)
+    while marks[slot] == mark:
+        if keys[slot] == key:
+            return
+        slot = (slot + 1) & np.int64(size)
+    count = arena.work_count
+    if count >= ITEM_LIMIT:
+        arena.overflowed += 1
+        return
+    if count == arena.work_state.size:
+        arena.work_state = with_room(arena.work_state, count + 1)
+        arena.work_stack = with_room(arena.work_stack, count + 1)
+        arena.work_key = with_room(arena.work_key, count + 1)
+    arena.work_state[count] = state
+    arena.work_stack[count] = stack
+    arena.work_count = count + 1
+    keys[slot] = key
+    marks[slot] = mark
+    if 2 * (count + 1) > keys.size:
+        keys = np.empty(4 * arena.seen_key.size, np.int64)
+        marks = np.zeros(keys.size, np.int32)
+        size = np.uint64(keys.size - 1)
+        for k in range(count + 1):
+            slot = np.int64(mixed(np.int64(arena.work_state[k]), np.int64(arena.work_stack[k])) & size)
+            while marks[slot] == mark:
+                slot = (slot + 1) & np.int64(size)
+            keys[slot] = (np.int64(arena.work_state[k]) << 32) | np.int64(arena.work_stack[k])
+            marks[slot] = mark
+        arena.seen_key = keys
+        arena.seen_mark = marks
+
+
+@jit(_int(arena_type, _int))
+def return_to(arena, stack):  # type: ignore[no-untyped-def]
+    """Leave the frame: add what is on top of ``stack``; the flags this sets."""
+    if stack == BOTTOM:
+        return FINAL
+    if stack == UNKNOWN:
+        return ESCAPE
+    add(arena, np.int64(arena.stack_state[stack]), np.int64(arena.stack_parent[stack]))
+    return 0
+
+
+@jit(_int(arena_type))
+def _close(arena):  # type: ignore[no-untyped-def]
+    """Close the collected pairs under calls and returns; the flags."""
+    flags = np.int64(0)
+    head = 0
+    while head < arena.work_count:
+        state = np.int64(arena.work_state[head])
+        stack = np.int64(arena.work_stack[head])
+        head += 1
+        if state >= VIRTUAL:
+            counter = counter_of(arena, state)
+            base = np.int64(arena.counter_base[counter])
+            least = np.int64(arena.counter_minimum[counter])
+            most = np.int64(arena.counter_maximum[counter])
+            count = state - base
+            if count >= least:
+                flags |= return_to(arena, stack)
+            if most < 0 or count < most:
+                after = count + 1
+                if most < 0 and after > least:
+                    after = least
+                # After the last one the counter has nothing left to do: come back to its caller.
+                below = stack if after == most else push(arena, base + after, stack)
+                add(arena, np.int64(arena.counter_body[counter]), below)
+            continue
+        if arena.accepting[state]:
+            flags |= return_to(arena, stack)
+        for k in range(arena.call_offsets[state], arena.call_offsets[state + 1]):
+            back = np.int64(arena.call_return[k])
+            below = stack if back < 0 else push(arena, back, stack)
+            add(arena, np.int64(arena.call_start[k]), below)
+    return flags
+
+
+@jit(types.void(arena_type))
+def _rehash(arena):  # type: ignore[no-untyped-def]
+    table = np.full(2 * arena.config_table.size, -1, np.int32)
+    size = np.uint64(table.size - 1)
+    for config in range(2, arena.config_count):
+        low = arena.config_offsets[config]
+        count = arena.config_offsets[config + 1] - low
+        code = mixed(np.int64(arena.config_flags[config]), np.int64(count))
+        for k in range(low, low + count):
+            key = (np.int64(arena.item_state[k]) << 32) | np.int64(arena.item_stack[k])
+            code = mixed(np.int64(code >> np.uint64(1)), key)
+        slot = np.int64(code & size)
+        while table[slot] >= 0:
+            slot = (slot + 1) & np.int64(size)
+        table[slot] = config
+    arena.config_table = table
+
+
+@jit(_int(arena_type, _int))
+def intern(arena, flags):  # type: ignore[no-untyped-def]
+    """The configuration of the collected pairs that can consume something, with ``flags``."""
+    states = arena.work_state
+    stacks = arena.work_stack
+    keys = arena.work_key
+    count = 0
+    for k in range(arena.work_count):
+        state = states[k]
+        if state < VIRTUAL and (
+            arena.edge_offsets[state + 1] > arena.edge_offsets[state]
+            or arena.tok_offsets[state + 1] > arena.tok_offsets[state]
+        ):
+            keys[count] = (np.int64(state) << 32) | np.int64(stacks[k])
+            count += 1
+    if count == 0 and flags == 0:
+        return DEAD
+    if count > 24:
+        keys[:count].sort()
+    else:
+        for i in range(1, count):
+            key = keys[i]
+            j = i - 1
+            while j >= 0 and keys[j] > key:
+                keys[j + 1] = keys[j]
+                j -= 1
+            keys[j + 1] = key
+    code = mixed(np.int64(flags), np.int64(count))
+    for k in range(count):
+        code = mixed(np.int64(code >> np.uint64(1)), keys[k])
+    table = arena.config_table
+    size = np.uint64(table.size - 1)
+    slot = np.int64(code & size)
+    while table[slot] >= 0:
+        found = np.int64(table[slot])
+        low = arena.config_offsets[found]
+        if arena.config_flags[found] == flags and arena.config_offsets[found + 1] - low == count:
+            same = True
+            for k in range(count):
+                if (np.int64(arena.item_state[low + k]) << 32) | np.int64(arena.item_stack[low + k]) != keys[k]:
+                    same = False
+                    break
+            if same:
+                return found
+        slot = (slot + 1) & np.int64(size)
+    made = arena.config_count
+    used = np.int64(arena.config_offsets[made])
+    if made + 1 >= arena.config_flags.size:
+        before = arena.config_flags.size
+        arena.config_offsets = with_room(arena.config_offsets, 2 * before + 1)
+        arena.config_flags = with_room(arena.config_flags, 2 * before)
+        arena.config_map = with_room(arena.config_map, 2 * before)
+        arena.config_row = with_room(arena.config_row, 2 * before)
+        arena.config_mask = with_room(arena.config_mask, 2 * before)
+        arena.config_tier1 = with_room(arena.config_tier1, 2 * before)
+    arena.item_state = with_room(arena.item_state, used + count)
+    arena.item_stack = with_room(arena.item_stack, used + count)
+    for k in range(count):
+        arena.item_state[used + k] = keys[k] >> 32
+        arena.item_stack[used + k] = keys[k] & 0xFFFFFFFF
+    arena.config_offsets[made + 1] = used + count
+    arena.config_flags[made] = flags
+    arena.config_map[made] = -1
+    arena.config_row[made] = -1
+    arena.config_mask[made] = -1
+    arena.config_tier1[made] = -1
+    arena.config_count = made + 1
+    table[slot] = made
+    if 2 * (made + 1) > table.size:
+        _rehash(arena)
+    return made
+
+
+@jit(_int(arena_type, _int))
+def finish(arena, flags):  # type: ignore[no-untyped-def]
+    """Close and intern the collected pairs; ``flags`` are added to those the closure finds."""
+    return intern(arena, flags | _close(arena))
+
+
+@jit(_int(arena_type, _int, _int))
+def _byte_classes(arena, low, high):  # type: ignore[no-untyped-def]
+    """The number of the map from bytes to classes between which the items' edges do not differ.
+
+    Bytes that no edge takes are class 0 where there are any. (There are at most 256 classes then.)
+    """
+    bound = np.zeros(257, np.uint8)
+    cover = np.zeros(257, np.int32)
+    for item in range(low, high):
+        state = arena.item_state[item]
+        for k in range(arena.edge_offsets[state], arena.edge_offsets[state + 1]):
+            first = np.int64(arena.edge_low[k])
+            past = np.int64(arena.edge_high[k]) + 1
+            bound[first] = 1
+            bound[past] = 1
+            cover[first] += 1
+            cover[past] -= 1
+    covered = 0
+    gap = False
+    for byte in range(256):
+        covered += cover[byte]
+        if covered == 0:
+            gap = True
+    number = arena.map_count
+    if 256 * (number + 1) > arena.map_class.size:
+        arena.map_class = with_room(arena.map_class, 512 * (number + 1))
+        arena.map_size = with_room(arena.map_size, 2 * (number + 1))
+    classes = arena.map_class[256 * number : 256 * number + 256]
+    last = 0 if gap else -1
+    covered = 0
+    for byte in range(256):
+        covered += cover[byte]
+        if covered == 0:
+            classes[byte] = 0
+            continue
+        if bound[byte] or byte == 0:
+            last += 1
+        classes[byte] = last
+    code = np.uint64(0)
+    for k in range(0, 256, 4):
+        word = (
+            np.int64(classes[k]) | np.int64(classes[k + 1]) << 8
+            | np.int64(classes[k + 2]) << 16 | np.int64(classes[k + 3]) << 24
+        )  # fmt: skip
+        code = (code ^ np.uint64(word)) * np.uint64(0x9E3779B97F4A7C15)
+        code ^= code >> np.uint64(32)
+    table = arena.map_table
+    size = np.uint64(table.size - 1)
+    slot = np.int64(code & size)
+    while table[slot] >= 0:
+        found = np.int64(table[slot])
+        if arena.map_size[found] == last + 1:
+            same = True
+            for k in range(256):
+                if arena.map_class[256 * found + k] != classes[k]:
+                    same = False
+                    break
+            if same:
+                return found
+        slot = (slot + 1) & np.int64(size)
+    arena.map_size[number] = last + 1
+    table[slot] = number
+    arena.map_count = number + 1
+    if 2 * (number + 1) > table.size:
+        # Maps are few; forgetting the old ones only costs a little sharing.
+        arena.map_table = np.full(2 * table.size, -1, np.int32)
+    return number
+
+
+@jit(types.void(arena_type, _int))
+def expand(arena, config):  # type: ignore[no-untyped-def]
+    """Give ``config`` its byte-class map and a row of transitions, none of them known yet."""
+    low = np.int64(arena.config_offsets[config])
+    high = np.int64(arena.config_offsets[config + 1])
+    number = np.int64(-1)
+    if high - low == 1:
+        number = np.int64(arena.state_map[arena.item_state[low]])
+    if number < 0:
+        number = _byte_classes(arena, low, high)
+        if high - low == 1:
+            arena.state_map[arena.item_state[low]] = number
+    classes = np.int64(arena.map_size[number])
+    row = arena.next_count
+    arena.next = with_room(arena.next, row + classes)
+    arena.next[row : row + classes] = -1
+    arena.next_count = row + classes
+    arena.config_row[config] = row
+    arena.config_map[config] = number
+
+
+@jit(_int(arena_type, _int, _int))
+def step(arena, config, byte):  # type: ignore[no-untyped-def]
+    """The configuration after one more byte; DEAD where the byte breaks the constraint."""
+    if arena.config_row[config] < 0:
+        if config <= 1:
+            return DEAD
+        expand(arena, config)
+    place = (
+        np.int64(arena.config_row[config])
+        + arena.map_class[256 * np.int64(arena.config_map[config]) + byte]
+    )
+    known = np.int64(arena.next[place])
+    if known >= 0:
+        return known
+    begin(arena)
+    for item in range(arena.config_offsets[config], arena.config_offsets[config + 1]):
+        state = arena.item_state[item]
+        for k in range(arena.edge_offsets[state], arena.edge_offsets[state + 1]):
+            if arena.edge_low[k] <= byte and byte <= arena.edge_high[k]:
+                add(arena, np.int64(arena.edge_target[k]), np.int64(arena.item_stack[item]))
+    target = DEAD if arena.work_count == 0 else finish(arena, 0)
+    arena.next[place] = target
+    return target
+
+
+@jit(_int(arena_type, _int, types.uint8[::1]))
+def step_bytes(arena, config, data):  # type: ignore[no-untyped-def]
+    """The configuration after ``data``, or DEAD."""
+    for k in range(data.size):
+        config = step(arena, config, np.int64(data[k]))
+        if config == DEAD:
+            return DEAD
+    return config
+
+
+@jit(types.boolean(arena_type, _int, _int))
+def in_set(arena, number, token):  # type: ignore[no-untyped-def]
+    """Whether ``token`` is in token set ``number`` (ids ascend)."""
+    low = np.int64(arena.set_offsets[number])
+    high = np.int64(arena.set_offsets[number + 1])
+    while low < high:
+        middle = (low + high) >> 1
+        if arena.set_tokens[middle] < token:
+            low = middle + 1
+        else:
+            high = middle
+    return low < arena.set_offsets[number + 1] and arena.set_tokens[low] == token
+
+
+@jit(_int(arena_type, _int, _int))
+def step_token(arena, config, token):  # type: ignore[no-untyped-def]
+    """The configuration after ``token``, as text and as a special token; DEAD if neither is allowed."""
+    spelt = DEAD
+    low = arena.token_offsets[token]
+    high = arena.token_offsets[token + 1]
+    if high > low:
+        spelt = config
+        for k in range(low, high):
+            spelt = step(arena, spelt, np.int64(arena.token_data[k]))
+            if spelt == DEAD:
+                break
+    if arena.tok_count == 0 or config <= 1:
+        return spelt
+    begin(arena)
+    for item in range(arena.config_offsets[config], arena.config_offsets[config + 1]):
+        state = arena.item_state[item]
+        for k in range(arena.tok_offsets[state], arena.tok_offsets[state + 1]):
+            if in_set(arena, np.int64(arena.tok_set[k]), token):
+                add(arena, np.int64(arena.tok_target[k]), np.int64(arena.item_stack[item]))
+    if arena.work_count == 0:
+        return spelt
+    flags = 0
+    if spelt != DEAD:
+        flags = np.int64(arena.config_flags[spelt])
+        for item in range(arena.config_offsets[spelt], arena.config_offsets[spelt + 1]):
+            add(arena, np.int64(arena.item_state[item]), np.int64(arena.item_stack[item]))
+    return finish(arena, flags)

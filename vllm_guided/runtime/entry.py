@@ -1,0 +1,203 @@
+"""The compiled functions that Python calls: one for each public operation, and one for a whole batch."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from vllm_guided.numba_setup import jit
+from vllm_guided.runtime.arena import BOTTOM, DEAD, FINAL, TERMINATED, arena_type, with_room
+from vllm_guided.runtime.configurations import add, begin, finish, step_bytes, step_token
+from vllm_guided.runtime.masks import fill_row, mask_of
+
+_int = types.int64
+_ints = types.int32[::1]
+_bytes = types.uint8[::1]
+_bitmask = types.int32[:, ::1]
+
+
+@jit(types.void(arena_type, _ints, _bytes, _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _ints, _bytes))
+def append_states(
+    arena, edge_sizes, edge_low, edge_high, edge_target, call_sizes, call_start, call_return, tok_sizes,
+    tok_set, tok_target, accepting,
+):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Append automaton states; ``*_sizes`` say how many of the moves each state owns."""
+    states = arena.state_count
+    count = accepting.size
+    arena.edge_offsets = with_room(arena.edge_offsets, states + count + 1)
+    arena.call_offsets = with_room(arena.call_offsets, states + count + 1)
+    arena.tok_offsets = with_room(arena.tok_offsets, states + count + 1)
+    arena.accepting = with_room(arena.accepting, states + count)
+    arena.state_map = with_room(arena.state_map, states + count)
+    for k in range(count):
+        arena.edge_offsets[states + k + 1] = arena.edge_offsets[states + k] + edge_sizes[k]
+        arena.call_offsets[states + k + 1] = arena.call_offsets[states + k] + call_sizes[k]
+        arena.tok_offsets[states + k + 1] = arena.tok_offsets[states + k] + tok_sizes[k]
+        arena.accepting[states + k] = accepting[k]
+        arena.state_map[states + k] = -1
+    arena.state_count = states + count
+    used = arena.edge_count
+    arena.edge_low = with_room(arena.edge_low, used + edge_low.size)
+    arena.edge_high = with_room(arena.edge_high, used + edge_low.size)
+    arena.edge_target = with_room(arena.edge_target, used + edge_low.size)
+    arena.edge_low[used : used + edge_low.size] = edge_low
+    arena.edge_high[used : used + edge_low.size] = edge_high
+    arena.edge_target[used : used + edge_low.size] = edge_target
+    arena.edge_count = used + edge_low.size
+    used = arena.call_count
+    arena.call_start = with_room(arena.call_start, used + call_start.size)
+    arena.call_return = with_room(arena.call_return, used + call_start.size)
+    arena.call_start[used : used + call_start.size] = call_start
+    arena.call_return[used : used + call_start.size] = call_return
+    arena.call_count = used + call_start.size
+    used = arena.tok_count
+    arena.tok_set = with_room(arena.tok_set, used + tok_set.size)
+    arena.tok_target = with_room(arena.tok_target, used + tok_set.size)
+    arena.tok_set[used : used + tok_set.size] = tok_set
+    arena.tok_target[used : used + tok_set.size] = tok_target
+    arena.tok_count = used + tok_set.size
+
+
+@jit(types.void(arena_type, _int, _int, _int, _int))
+def append_counter(arena, base, minimum, maximum, body):  # type: ignore[no-untyped-def]
+    """Append a counter whose virtual states begin at ``base``; bases must ascend."""
+    number = arena.counter_count
+    arena.counter_base = with_room(arena.counter_base, number + 1)
+    arena.counter_minimum = with_room(arena.counter_minimum, number + 1)
+    arena.counter_maximum = with_room(arena.counter_maximum, number + 1)
+    arena.counter_body = with_room(arena.counter_body, number + 1)
+    arena.counter_base[number] = base
+    arena.counter_minimum[number] = minimum
+    arena.counter_maximum[number] = maximum
+    arena.counter_body[number] = body
+    arena.counter_count = number + 1
+
+
+@jit(_int(arena_type, _ints))
+def append_set(arena, tokens):  # type: ignore[no-untyped-def]
+    """Append a set of token ids, ascending; its number."""
+    number = arena.set_count
+    arena.set_offsets = with_room(arena.set_offsets, number + 2)
+    arena.set_tokens = with_room(arena.set_tokens, arena.set_size + tokens.size)
+    arena.set_tokens[arena.set_size : arena.set_size + tokens.size] = tokens
+    arena.set_size += tokens.size
+    arena.set_offsets[number + 1] = arena.set_size
+    arena.set_count = number + 1
+    return number
+
+
+@jit(_int(arena_type, _int, types.boolean))
+def start_configuration(arena, state, nullable):  # type: ignore[no-untyped-def]
+    """The configuration a grammar starts in; ``state`` -1: only the empty string."""
+    begin(arena)
+    if state >= 0:
+        add(arena, state, np.int64(BOTTOM))
+    return finish(arena, np.int64(FINAL if nullable else 0))
+
+
+@jit(types.boolean(arena_type, _int))
+def is_final(arena, config):  # type: ignore[no-untyped-def]
+    """Whether the output may end here."""
+    return config == TERMINATED or (arena.config_flags[config] & FINAL) != 0
+
+
+@jit(_int(arena_type, _int, _int))
+def advance(arena, config, token):  # type: ignore[no-untyped-def]
+    """The configuration after ``token``; TERMINATED after a stop token, DEAD if it is not allowed."""
+    if token < 0 or token + 1 >= arena.token_offsets.size or config <= 1:
+        return DEAD
+    if arena.config_flags[config] & FINAL:
+        for stop in arena.stop_tokens:
+            if stop == token:
+                return TERMINATED
+    return step_token(arena, config, token)
+
+
+@jit(_int(arena_type, _int, _ints, _ints))
+def advance_all(arena, config, tokens, out):  # type: ignore[no-untyped-def]
+    """Advance over ``tokens`` as far as they are allowed, configurations to ``out``; how many were."""
+    for k in range(tokens.size):
+        config = advance(arena, config, np.int64(tokens[k]))
+        if config == DEAD:
+            return k
+        out[k] = config
+    return tokens.size
+
+
+@jit(_int(arena_type, _int, _bytes))
+def advance_bytes(arena, config, data):  # type: ignore[no-untyped-def]
+    """The configuration after the text ``data``, however it is cut into tokens; DEAD if not allowed."""
+    return step_bytes(arena, config, data)
+
+
+@jit(types.void(arena_type, _int, _bitmask, _int))
+def fill(arena, config, bitmask, place):  # type: ignore[no-untyped-def]
+    """Write the mask of ``config`` to row ``place`` of ``bitmask``."""
+    fill_row(arena, config, bitmask, place)
+
+
+@jit(types.void(arena_type, _ints, _bitmask, types.int64[::1]))
+def fill_batch(arena, configs, bitmask, places):  # type: ignore[no-untyped-def]
+    """``fill`` for each configuration; a negative one gets an all-ones row."""
+    for k in range(configs.size):
+        if configs[k] < 0:
+            bitmask[places[k]][:] = -1
+        else:
+            fill_row(arena, np.int64(configs[k]), bitmask, places[k])
+
+
+@jit(types.void(arena_type, _ints, _ints, _ints))
+def advance_batch(arena, configs, tokens, out):  # type: ignore[no-untyped-def]
+    """``advance`` for each pair of a configuration and a token."""
+    for k in range(configs.size):
+        out[k] = advance(arena, np.int64(configs[k]), np.int64(tokens[k]))
+
+
+@jit(_int(arena_type, _int))
+def only_token(arena, config):  # type: ignore[no-untyped-def]
+    """The one token that is allowed, or -1 where several (or none) are."""
+    if config == TERMINATED or config == DEAD:
+        return -1
+    found = np.int64(-1)
+    if arena.config_flags[config] & FINAL:
+        if arena.stop_tokens.size > 1:
+            return -1
+        found = np.int64(arena.stop_tokens[0])
+    number = mask_of(arena, config)
+    first = np.int64(arena.mask_ids[number])
+    for k in range(first, first + np.int64(arena.mask_id_count[number])):
+        token = np.int64(arena.ids[k])
+        if found >= 0 and found != token:
+            return -1
+        found = token
+    source = np.int64(arena.mask_row[number])
+    if source >= 0:
+        for word in range(arena.words):
+            bits = arena.rows[source * arena.words + word]
+            if bits == 0:
+                continue
+            for bit in range(32):
+                if bits & (np.int32(1) << np.int32(bit)):
+                    token = np.int64(32 * word + bit)
+                    if found >= 0 and found != token:
+                        return -1
+                    found = token
+    return found
+
+
+@jit(types.boolean(arena_type, _int))
+def has_any(arena, config):  # type: ignore[no-untyped-def]
+    """Whether any token, a stop token included, is allowed."""
+    if config == DEAD:
+        return False
+    if config == TERMINATED or (arena.config_flags[config] & FINAL) != 0:
+        return True
+    number = mask_of(arena, config)
+    if arena.mask_id_count[number] > 0:
+        return True
+    source = np.int64(arena.mask_row[number])
+    if source >= 0:
+        for word in range(arena.words):
+            if arena.rows[source * arena.words + word] != 0:
+                return True
+    return False

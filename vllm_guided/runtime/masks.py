@@ -1,0 +1,223 @@
+"""Tier 2: the finished mask of a configuration, from tier 1 and what lies below on the stacks.
+
+A mask is keyed by its pairs (tier-1 record, stack below): configurations that differ only in what no
+token can see (a count far from its limits) share it. It is kept as a dense row that may belong to
+tier 1, and a list of further token ids; most masks have no row of their own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from vllm_guided.numba_setup import jit
+from vllm_guided.runtime.arena import BOTTOM, DEAD, FINAL, TERMINATED, UNKNOWN, arena_type, with_room
+from vllm_guided.runtime.configurations import begin, finish, mixed, return_to, step
+from vllm_guided.runtime.tier1 import new_row, rebased, tier1
+
+_int = types.int64
+
+#: A mask with more ids than this besides its row gets a row of its own.
+EXTRA_LIMIT = 512
+
+
+@jit(types.void(arena_type, _int, _int))
+def _run_suffixes(arena, record, stack):  # type: ignore[no-untyped-def]
+    """Append to ``ids`` the tokens of ``record`` whose rest the real ``stack`` allows."""
+    count = np.int64(arena.tier1_suffix_count[record])
+    if count == 0 or stack == BOTTOM or stack == UNKNOWN:
+        return
+    begin(arena)
+    return_to(arena, stack)
+    config = finish(arena, 0)
+    if config == DEAD:
+        return
+    start = np.int64(arena.tier1_suffix[record])
+    path = arena.path
+    path[0] = config
+    node = start
+    past = start + count
+    while node < past:
+        depth = arena.suffix_depth[node]
+        target = step(arena, np.int64(path[depth - 1]), np.int64(arena.suffix_byte[node]))
+        if target == DEAD:
+            node = start + arena.suffix_next[node]
+            continue
+        path[depth] = target
+        here = np.int64(arena.suffix_id_count[node])
+        if here > 0:
+            used = arena.id_count
+            arena.ids = with_room(arena.ids, used + here)
+            begin_ids = np.int64(arena.suffix_ids[node])
+            for k in range(here):
+                arena.ids[used + k] = arena.ids[begin_ids + k]
+            arena.id_count = used + here
+        node += 1
+
+
+@jit(_int(arena_type, types.int64[::1], _int))
+def _make(arena, pairs, count):  # type: ignore[no-untyped-def]
+    words = arena.words
+    ids = arena.id_count
+    dense = np.int64(-1)
+    dense_count = 0
+    for k in range(count):
+        record = pairs[k] >> 32
+        _run_suffixes(arena, record, pairs[k] & 0xFFFFFFFF)
+        if arena.tier1_row[record] >= 0:
+            dense = np.int64(arena.tier1_row[record])
+            dense_count += 1
+    if count == 1 and dense < 0 and arena.id_count == ids:
+        # Only a list of tier 1: share it.
+        record = pairs[0] >> 32
+        ids = np.int64(arena.tier1_ids[record])
+        id_count = np.int64(arena.tier1_id_count[record])
+    else:
+        for k in range(count):
+            record = pairs[k] >> 32
+            here = np.int64(arena.tier1_id_count[record])
+            used = arena.id_count
+            arena.ids = with_room(arena.ids, used + here)
+            first = np.int64(arena.tier1_ids[record])
+            for j in range(here):
+                arena.ids[used + j] = arena.ids[first + j]
+            arena.id_count = used + here
+        id_count = arena.id_count - ids
+    if dense_count > 1 or id_count > EXTRA_LIMIT:
+        own = new_row(arena)
+        rows = arena.rows
+        place = own * words
+        for w in range(words):
+            rows[place + w] = 0
+        for k in range(count):
+            source = np.int64(arena.tier1_row[pairs[k] >> 32])
+            if source >= 0:
+                source *= words
+                for w in range(words):
+                    rows[place + w] |= rows[source + w]
+        for k in range(ids, ids + id_count):
+            token = arena.ids[k]
+            rows[place + (token >> 5)] |= np.int32(1) << np.int32(token & 31)
+        # The ids are in the row now, and they are the last ones: take them back.
+        if ids + id_count == arena.id_count:
+            arena.id_count = ids
+        dense = own
+        id_count = np.int64(0)
+    number = arena.mask_count
+    used = np.int64(arena.mask_offsets[number])
+    arena.mask_offsets = with_room(arena.mask_offsets, number + 2)
+    arena.mask_pairs = with_room(arena.mask_pairs, used + 2 * count)
+    arena.mask_row = with_room(arena.mask_row, number + 1)
+    arena.mask_ids = with_room(arena.mask_ids, number + 1)
+    arena.mask_id_count = with_room(arena.mask_id_count, number + 1)
+    for k in range(count):
+        arena.mask_pairs[used + 2 * k] = pairs[k] >> 32
+        arena.mask_pairs[used + 2 * k + 1] = pairs[k] & 0xFFFFFFFF
+    arena.mask_offsets[number + 1] = used + 2 * count
+    arena.mask_row[number] = dense
+    arena.mask_ids[number] = ids
+    arena.mask_id_count[number] = id_count
+    arena.mask_count = number + 1
+    return number
+
+
+@jit(types.void(arena_type))
+def _rehash(arena):  # type: ignore[no-untyped-def]
+    table = np.full(2 * arena.mask_table.size, -1, np.int32)
+    size = np.uint64(table.size - 1)
+    for number in range(arena.mask_count):
+        first = arena.mask_offsets[number]
+        count = (arena.mask_offsets[number + 1] - first) >> 1
+        code = mixed(np.int64(7), np.int64(count))
+        for k in range(count):
+            pair = np.int64(arena.mask_pairs[first + 2 * k]) << 32 | np.int64(
+                arena.mask_pairs[first + 2 * k + 1]
+            )
+            code = mixed(np.int64(code >> np.uint64(1)), pair)
+        slot = np.int64(code & size)
+        while table[slot] >= 0:
+            slot = (slot + 1) & np.int64(size)
+        table[slot] = number
+    arena.mask_table = table
+
+
+@jit(_int(arena_type, _int))
+def mask_of(arena, config):  # type: ignore[no-untyped-def]
+    """The mask of a real configuration, made on first need."""
+    number = np.int64(arena.config_mask[config])
+    if number >= 0:
+        return number
+    low = np.int64(arena.config_offsets[config])
+    count = np.int64(arena.config_offsets[config + 1]) - low
+    pairs = np.empty(count, np.int64)
+    for k in range(count):
+        state = np.int64(arena.item_state[low + k])
+        stack = np.int64(arena.item_stack[low + k])
+        over_unknown, below = rebased(arena, state, stack)
+        record = tier1(arena, over_unknown)
+        if arena.tier1_suffix_count[record] == 0:
+            # Nothing of this mask depends on the stack: let all stacks share it.
+            below = np.int64(BOTTOM)
+        pairs[k] = (record << 32) | below
+    pairs.sort()
+    unique = 0
+    for k in range(count):
+        if k == 0 or pairs[k] != pairs[k - 1]:
+            pairs[unique] = pairs[k]
+            unique += 1
+    code = mixed(np.int64(7), np.int64(unique))
+    for k in range(unique):
+        code = mixed(np.int64(code >> np.uint64(1)), pairs[k])
+    table = arena.mask_table
+    size = np.uint64(table.size - 1)
+    slot = np.int64(code & size)
+    while table[slot] >= 0:
+        found = np.int64(table[slot])
+        first = arena.mask_offsets[found]
+        if arena.mask_offsets[found + 1] - first == 2 * unique:
+            same = True
+            for k in range(unique):
+                if (
+                    arena.mask_pairs[first + 2 * k] != pairs[k] >> 32
+                    or arena.mask_pairs[first + 2 * k + 1] != pairs[k] & 0xFFFFFFFF
+                ):
+                    same = False
+                    break
+            if same:
+                arena.config_mask[config] = found
+                return found
+        slot = (slot + 1) & np.int64(size)
+    number = _make(arena, pairs, unique)
+    arena.mask_table[slot] = number
+    arena.config_mask[config] = number
+    if 2 * (number + 1) > arena.mask_table.size:
+        _rehash(arena)
+    return number
+
+
+@jit(types.void(arena_type, _int, types.int32[:, ::1], _int))
+def fill_row(arena, config, bitmask, place):  # type: ignore[no-untyped-def]
+    """Write the mask of ``config`` to ``bitmask[place]``, words beyond the vocabulary as 0."""
+    row = bitmask[place]
+    words = arena.words
+    if config <= 1:
+        row[:] = 0
+        if config == TERMINATED:
+            for token in arena.stop_tokens:
+                row[token >> 5] |= np.int32(1) << np.int32(token & 31)
+        return
+    number = mask_of(arena, config)
+    source = np.int64(arena.mask_row[number])
+    if source >= 0:
+        row[:words] = arena.rows[source * words : (source + 1) * words]
+        row[words:] = 0
+    else:
+        row[:] = 0
+    ids = arena.ids
+    first = np.int64(arena.mask_ids[number])
+    for k in range(first, first + np.int64(arena.mask_id_count[number])):
+        token = ids[k]
+        row[token >> 5] |= np.int32(1) << np.int32(token & 31)
+    if arena.config_flags[config] & FINAL:
+        for token in arena.stop_tokens:
+            row[token >> 5] |= np.int32(1) << np.int32(token & 31)

@@ -9,10 +9,11 @@ A job is cut into tiles, and a function called on it takes tiles from a shared c
 called once it does the whole job, called by a team of threads at the same time it shares it out, and
 a thread that met rows with little to do takes more of them.
 
-A word of 32 tokens costs one vector load, select and store, and nothing at all where the word allows all;
-eight such words are passed over by four comparisons. The select is written as a vector instruction
-because a compiler makes 32 branches of the obvious loop. It writes allowed logits back as they were: the line
-is being written anyway, and masked stores of 16-bit elements do not exist before AVX-512.
+Memory moves in lines of 64 bytes, so the unit of work is the bits of one line of logits: 32, 16 or 8 bits.
+One vector comparison finds which of 64 lines a mask restricts at all, and each of those costs one load,
+select and store. They are written as vector instructions because a compiler makes branches of the
+obvious loop. A select writes allowed logits back as they were: the line is being written anyway, and masked
+stores of 16-bit elements do not exist before AVX-512.
 
 This module imports numba, so it must only be imported when a mask is applied (see ``cpu``).
 """
@@ -20,6 +21,7 @@ This module imports numba, so it must only be imported when a mask is applied (s
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -34,7 +36,7 @@ from vllm_guided.numba_setup import numba_cache_directory
 NEXT: Final = 0  # the next tile to take
 TILES: Final = 1  # how many there are
 TILES_PER_ROW: Final = 2
-TILE: Final = 3  # tokens in a tile, a multiple of 256
+TILE: Final = 3  # tokens in a tile, a multiple of 2048
 LOGITS: Final = 4  # address, stride of a row, stride of a token, number of tokens
 LOGITS_ROW_STRIDE: Final = 5
 LOGITS_TOKEN_STRIDE: Final = 6
@@ -74,6 +76,31 @@ def _load32(typing_context: Any, address: Any) -> Any:
 
 
 @intrinsic
+def _restricting(typing_context: Any, address: Any, value: Any) -> Any:
+    """Which of the 64 lines' bits from an address are not all ones, as the bits of an int64."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        line = ir.IntType(512 // value.bitwidth)
+        vector = ir.VectorType(line, 64)
+        pointer = builder.inttoptr(arguments[0], vector.as_pointer())
+        ones = ir.Constant(vector, [ir.Constant(line, -1)] * 64)
+        different = builder.icmp_unsigned("!=", builder.load(pointer, align=4), ones)
+        return builder.bitcast(different, ir.IntType(64))
+
+    return types.int64(types.int64, value), generate
+
+
+@intrinsic
+def _lowest(typing_context: Any, bits: Any) -> Any:
+    """The number of the lowest set bit of an int64 that has one."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
 def _take(typing_context: Any, address: Any) -> Any:
     """Add one to the int64 at an address, atomically; its value before."""
 
@@ -98,62 +125,59 @@ def _store(typing_context: Any, address: Any, value: Any) -> Any:
 
 
 @intrinsic
-def _blend(typing_context: Any, address: Any, bits: Any, value: Any) -> Any:
-    """Where bit i of the word is 0, store ``value`` as the i-th of 32 elements from ``address``."""
+def _blend(typing_context: Any, address: Any, mask: Any, value: Any) -> Any:
+    """Apply a line's bits, which begin at ``mask``, to the 64 bytes of logits at ``address``."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        start, word, scalar = arguments
-        align = scalar.type.width // 8
-        vector = ir.VectorType(scalar.type, 32)
+        start, bits, scalar = arguments
+        lanes = 512 // value.bitwidth
+        vector = ir.VectorType(scalar.type, lanes)
         undefined = ir.Constant(vector, ir.Undefined)
         first = builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
-        lanes = ir.Constant(ir.VectorType(ir.IntType(32), 32), [ir.Constant(ir.IntType(32), 0)] * 32)
-        masked = builder.shuffle_vector(first, undefined, lanes)
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [ir.Constant(ir.IntType(32), 0)] * lanes)
+        masked = builder.shuffle_vector(first, undefined, zeros)
+        packed = builder.load(builder.inttoptr(bits, ir.IntType(lanes).as_pointer()), align=1)
+        keep = builder.bitcast(packed, ir.VectorType(ir.IntType(1), lanes))
         pointer = builder.inttoptr(start, vector.as_pointer())
-        keep = builder.bitcast(word, ir.VectorType(ir.IntType(1), 32))
-        old = builder.load(pointer, align=align)
-        builder.store(builder.select(keep, old, masked), pointer, align=align)
+        old = builder.load(pointer, align=value.bitwidth // 8)
+        builder.store(builder.select(keep, old, masked), pointer, align=value.bitwidth // 8)
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.uint32, value), generate
+    return types.void(types.int64, types.int64, value), generate
 
 
 @njit
-def _mask_elements(start: int, stride: int, bits: int, count: int, value: int) -> None:
-    """Apply the low ``count`` bits of a word to logits that are ``stride`` bytes apart."""
-    for i in range(count):
-        if not (bits >> np.uint32(i)) & np.uint32(1):
-            _store(start + i * stride, value)
+def _mask_words(row: int, stride: int, mask: int, words: int, first: int, last: int, value: int) -> None:
+    """Apply a mask row to the tokens ``first`` (a multiple of 32) to ``last``, one by one."""
+    for token in range(first, last, 32):
+        bits = _load32(mask + (token >> 3)) if token >> 5 < words else _NONE
+        if bits != _ALL:
+            for i in range(min(32, last - token)):
+                if not (bits >> np.uint32(i)) & np.uint32(1):
+                    _store(row + (token + i) * stride, value)
 
 
 @njit
 def _mask_tile(
     row: int, stride: int, size: int, mask: int, words: int, first: int, last: int, value: int
 ) -> None:
-    """Apply the words of a mask row to the tokens ``first`` (a multiple of 256) to ``last`` of a row."""
-    word = first >> 5
-    end = last >> 5
-    dense = stride == size
-    while word < end:
-        stop = min(word + 8, end)
-        if stop == word + 8 and stop <= words:
-            address = mask + 4 * word
-            together = _load64(address) & _load64(address + 8) & _load64(address + 16) & _load64(address + 24)
-            if together == -1:
-                word = stop
-                continue
-        while word < stop:
-            bits = _load32(mask + 4 * word) if word < words else _NONE
-            if bits != _ALL:
-                start = row + 32 * word * stride
-                if dense:
-                    _blend(start, bits, value)
-                else:
-                    _mask_elements(start, stride, bits, 32, value)
-            word += 1
-    if last & 31:
-        bits = _load32(mask + 4 * word) if word < words else _NONE
-        _mask_elements(row + 32 * word * stride, stride, bits, last & 31, value)
+    """Apply a mask row to the tokens ``first`` (a multiple of 64 lines) to ``last`` of a row."""
+    if stride == size:
+        lanes = 64 // size
+        end = min(last, 32 * words)
+        while first + 64 * lanes <= end:
+            todo = _restricting(mask + (first >> 3), value)
+            while todo != 0:
+                token = first + lanes * _lowest(todo)
+                todo &= todo - 1
+                _blend(row + token * size, mask + (token >> 3), value)
+            first += 64 * lanes
+        while first + 32 <= end:
+            if _load32(mask + (first >> 3)) != _ALL:
+                for token in range(first, first + 32, lanes):
+                    _blend(row + token * size, mask + (token >> 3), value)
+            first += 32
+    _mask_words(row, stride, mask, words, first, last, value)
 
 
 @njit
@@ -194,7 +218,7 @@ def _mask_tiles(job: int, size: int, value: int) -> None:
 def _c_function(function: Callable[[int], None]) -> Any:
     """``function`` compiled as a C function of an address, cached where the package keeps compiled code."""
     before = numba_config.CACHE_DIR
-    numba_config.CACHE_DIR = numba_cache_directory() or before
+    numba_config.CACHE_DIR = numba_cache_directory(Path(__file__).parent) or before
     try:
         return cfunc(types.void(types.int64), cache=True)(function)
     except RuntimeError:  # numba finds no place to write to: compiled again in each process

@@ -19,7 +19,7 @@ class Diagrams:
     """A store of functions.
 
     Args:
-        budget: how many nodes may be made before ConstraintTooComplex is raised.
+        budget: how many decisions may be made before ConstraintTooComplex is raised.
     """
 
     def __init__(self, budget: int) -> None:
@@ -38,10 +38,6 @@ class Diagrams:
         found = self._unique.get(key)
         if found is None:
             found = len(self._variables)
-            if found > self._budget:
-                raise ConstraintTooComplex(
-                    f"lookaround that needs more than {self._budget} decisions: make its body simpler"
-                )
             self._unique[key] = found
             self._variables.append(variable)
             self._lows.append(low)
@@ -76,6 +72,10 @@ class Diagrams:
                 highs[otherwise] if variables[otherwise] == top else otherwise,
             )
             found = self._choices[key] = self._make(top, low, high)
+            if len(self._choices) > self._budget:
+                raise ConstraintTooComplex(
+                    f"lookaround that needs more than {self._budget} decisions: make its body simpler"
+                )
         return found
 
     def both(self, left: int, right: int) -> int:

@@ -122,6 +122,28 @@ def has_look(expression: Expression) -> bool:
             return False
 
 
+def has_look_behind(expression: Expression) -> bool:
+    """Whether a lookbehind is anywhere in the expression, bodies of lookarounds included."""
+    return _has_direction(expression, behind=True)
+
+
+def has_look_ahead(expression: Expression) -> bool:
+    """Whether a lookahead is anywhere in the expression, bodies of lookarounds included."""
+    return _has_direction(expression, behind=False)
+
+
+def _has_direction(expression: Expression, behind: bool) -> bool:
+    match expression:
+        case Look(item):
+            return expression.behind == behind or _has_direction(item, behind)
+        case Concat(parts) | Alternation(parts):
+            return any(_has_direction(part, behind) for part in parts)
+        case Repetition(item):
+            return _has_direction(item, behind)
+        case _:
+            return False
+
+
 def length_bounds(expression: Expression) -> tuple[int, int | None]:
     """Bounds on the length of a match in characters, right but not tight where it holds lookaround."""
     match expression:

@@ -19,6 +19,9 @@ from vllm_guided.automaton.char_sets import Partition
 from vllm_guided.automaton.char_terms import EMPTY_TERM, RepetitionItem, Terms
 from vllm_guided.errors import ConstraintTooComplex
 
+WORK_PER_STATE = 50
+"""How many terms a state may hold on average before the whole is too complex."""
+
 Rows = list[list[int]]
 Behind = frozenset[tuple[int, int]]
 State = tuple[int, tuple[Behind | None, ...]]
@@ -31,7 +34,7 @@ def determinised(expression: Expression, max_states: int) -> tuple[Partition, Ro
         ConstraintTooComplex: more than ``max_states`` states.
     """
     terms = Terms(expression)
-    builder: _Subsets | _Functions = _Functions(terms, max_states) if terms.looks else _Subsets(terms)
+    builder: _Subsets | _Functions = (_Functions if terms.looks else _Subsets)(terms, max_states)
     return terms.partition, *_explore(builder, terms.partition.count, max_states)
 
 
@@ -87,8 +90,10 @@ def _split(masks: set[int], full: int) -> list[int]:
 class _Subsets:
     """States are sets of terms."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, max_states: int) -> None:
         self._terms = terms
+        self._max_states = max_states
+        self._work = max_states * WORK_PER_STATE
         self._full = (1 << terms.partition.count) - 1
 
     def start(self) -> object:
@@ -104,6 +109,9 @@ class _Subsets:
         for term in state:
             for _, mask, rest in self._terms.head(term):
                 targets[rest] = targets.get(rest, 0) | mask
+        self._work -= len(targets)
+        if self._work < 0:
+            raise too_many_states(self._max_states)
         moves: list[tuple[int, object]] = []
         for part in _split(set(targets.values()), self._full):
             reached = [rest for rest, mask in targets.items() if mask & part]

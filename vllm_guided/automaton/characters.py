@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from vllm_guided.automaton.char_expression import Expression
+from vllm_guided.automaton.char_anchors import Items, resolved
+from vllm_guided.automaton.char_expression import ANYTHING, Expression, Look, alternation, concat
 from vllm_guided.automaton.char_minimise import minimised
 from vllm_guided.automaton.char_sets import ALL, Partition, Ranges, partition, refine
 from vllm_guided.automaton.char_subset import determinised, too_many_states
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from vllm_guided.grammar import ir
 
 MAX_STATES = 10_000
+MAX_PRODUCTS = 8
 Rows = list[list[int]]
 
 
@@ -47,7 +49,7 @@ class CharDfa:
     def from_expression(cls, expression: Expression, max_states: int = MAX_STATES) -> CharDfa:
         """The automaton of a pattern's tree, lookaround included."""
         try:
-            return cls(*determinised(expression, max_states))
+            return _of_alternatives(resolved(expression), max_states)
         except RecursionError:
             raise ConstraintTooComplex("the pattern is nested too deeply: flatten it") from None
 
@@ -295,6 +297,42 @@ class CharDfa:
         from vllm_guided.automaton.char_node import to_node
 
         return to_node(self, encode)
+
+
+def _of_alternatives(alternatives: list[Items], max_states: int) -> CharDfa:
+    """The union of sequences. Lookahead that stands first, and lookbehind that stands last, is a product."""
+    together: list[Expression] = []
+    apart: list[CharDfa] = []
+    for items in alternatives:
+        if len(apart) < MAX_PRODUCTS and (
+            _is_look(items[:1], behind=False) or _is_look(items[-1:], behind=True)
+        ):
+            apart.append(_of_sequence(items, max_states))
+        else:
+            together.append(concat(items))
+    found = CharDfa(*determinised(alternation(together), max_states)) if together else CharDfa.nothing()
+    for other in apart:
+        found = found.union(other)
+    return found
+
+
+def _is_look(items: Items, *, behind: bool) -> bool:
+    return bool(items) and type(items[0]) is Look and items[0].behind == behind
+
+
+def _of_sequence(items: Items, max_states: int) -> CharDfa:
+    conditions: list[tuple[Expression, bool]] = []
+    while items and type(items[0]) is Look and not items[0].behind:
+        conditions.append((concat([items[0].item, ANYTHING]), items[0].negated))
+        items = items[1:]
+    while items and type(items[-1]) is Look and items[-1].behind:
+        conditions.append((concat([ANYTHING, items[-1].item]), items[-1].negated))
+        items = items[:-1]
+    found = CharDfa.from_expression(concat(items), max_states)
+    for expression, negated in conditions:
+        other = CharDfa.from_expression(expression, max_states)
+        found = found.difference(other) if negated else found.intersection(other)
+    return found
 
 
 def _merged_classes(classes: Partition, rows: Rows) -> tuple[Partition, Rows]:

@@ -128,13 +128,14 @@ def _fill_constrained(grammars: list[GuidedGrammar], rows: list[int], bitmask: B
     """One call for all of them; if it fails, one by one, so that the culprit fails alone."""
     try:
         engine.fill_rows([grammar.matcher for grammar in grammars], bitmask, rows)
-    except Exception:
-        logger.exception("vllm_guided could not fill the masks of a step at once; it goes one by one.")
-        for grammar, row in zip(grammars, rows, strict=True):
-            grammar.fill_row(bitmask, row)
-        return
+        done = True
+    except Exception as fault:
+        logger.warning("vllm_guided: a step's masks are filled one by one, as all at once failed: %r", fault)
+        done = False
     for grammar, row in zip(grammars, rows, strict=True):
-        if grammar.extra_stop_ids:
+        if not done:
+            grammar.fill_row(bitmask, row)
+        elif grammar.extra_stop_ids:
             grammar.finish_row(bitmask, row)
 
 

@@ -200,7 +200,7 @@ class RealEngine:
         else:
             from vocabularies import llama3
 
-            self.vocabulary = llama3()
+            _, self.vocabulary = llama3()
         self.compiler = vg.GrammarCompiler(self.vocabulary)
         self.stop = self.vocabulary.stop_token_ids[0]
         self.single = {self.vocabulary.token_bytes(i): i for i in reversed(range(self.vocabulary.size))}

@@ -133,8 +133,12 @@ def text_without(excludes: Sequence[str]) -> ir.Node:
 def text_until(ends: Sequence[str], excludes: Sequence[str] = ()) -> ir.Node:
     """Any text up to and with the first of ``ends``; no string of ``excludes`` before it is complete.
 
-    An end that is also excluded counts as an end. An empty end means the text may end anywhere.
+    An end that is also excluded counts as an end. An empty end means the text may end anywhere. An end may
+    contain an excluded string (``<|close|>`` and ``<|close|>think``): what is excluded is so before the end.
     """
+    if any(word in end for word in excludes for end in ends if end != word):
+        before = text_without([*_besides(excludes, ends), *(end for end in ends if end)])
+        return ir.sequence(before, ir.choice(*(ir.text(end) for end in ends)))
     if "" in ends:
         others = [end for end in ends if end]
         rules = [(end, ir.EMPTY) for end in others]

@@ -75,7 +75,13 @@ def _regex(values: list[Any], options: dict[str, Any]) -> ir.Node:
     pattern = values[0]
     if pattern.startswith("(?i)"):
         pattern, flags = pattern[4:], flags + "i"
-    node = regex_node(pattern, dialect="ecma", flags="".join(sorted(set(flags) - {"u"})))
+    letters = "".join(sorted(set(flags) - {"u"}))
+    try:  # Python's flag a is what ignores case in ASCII only
+        node = regex_node(pattern, dialect="python", flags=letters + "a") if "i" in letters else None
+    except InvalidConstraint:
+        node = None
+    if node is None:
+        node = regex_node(pattern, dialect="ecma", flags=letters)
     if _boolean(options, "json_string", False):
         safe = ir.char_set([(0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, ir.MAX_CODE_POINT)])
         node = regular.node(regular.intersection(regular.dfa(node), regular.dfa(ir.star(safe))))

@@ -1,0 +1,67 @@
+"""Structural tags: what vLLM makes of strict tool calling, to the grammar IR.
+
+    structural_tag_grammar({"type": "structural_tag", "format": {"type": "any_text"}})
+
+Taken are the present form (``format``) and the older one (``structures`` and ``triggers``), as an object or
+as its JSON text. The steps are the modules of :mod:`vllm_guided.frontends.tags`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
+from vllm_guided.frontends.tags.fields import Fields, pointer
+from vllm_guided.frontends.tags.formats import Formats
+from vllm_guided.grammar import ir
+
+
+def structural_tag_grammar(obj: dict[str, Any] | str) -> ir.Grammar:
+    """The grammar of a structural tag.
+
+    Raises:
+        InvalidConstraint: not a structural tag; with a JSON pointer to the place.
+        UnsupportedConstraint: a format, a style or a field this package does not have, by name.
+        ConstraintTooComplex: larger or deeper than the limits.
+    """
+    if isinstance(obj, str):
+        try:
+            obj = json.loads(obj)
+        except (ValueError, RecursionError) as error:
+            raise InvalidConstraint(f"the structural tag is not JSON: {error}") from None
+    try:
+        return _convert(obj)
+    except RecursionError:
+        raise ConstraintTooComplex("the structural tag is nested too deeply") from None
+
+
+def _convert(obj: Any) -> ir.Grammar:
+    fields = Fields(obj, "#", "a structural tag")
+    if fields.get("type", "structural_tag") != "structural_tag":
+        raise fields.fail('the type is "structural_tag"', "type")
+    formats = Formats()
+    if "structures" in fields.value and "format" not in fields.value:
+        node = formats.convert(_present_form(fields), "#")
+    else:
+        node = formats.convert(fields.get("format"), "#/format")
+    fields.close()
+    formats.rules["%start"] = ir.Rule(node)
+    return ir.Grammar(formats.rules, "%start")
+
+
+def _present_form(fields: Fields) -> dict[str, Any]:
+    """The older form, written as the present one."""
+    tags = []
+    for place, value in enumerate(fields.array("structures")):
+        structure = Fields(value, pointer("#/structures", place), "a structure")
+        schema = structure.get("schema")
+        if isinstance(schema, str):
+            try:
+                schema = json.loads(schema)
+            except ValueError as error:
+                raise structure.fail(f"the schema is not JSON: {error}", "schema") from None
+        content = {"type": "json_schema", "json_schema": schema}
+        tags.append({"begin": structure.string("begin"), "content": content, "end": structure.string("end")})
+        structure.close()
+    return {"type": "triggered_tags", "triggers": fields.get("triggers"), "tags": tags}

@@ -1,0 +1,1 @@
+"""Structural tags: fields checked (fields), formats to nodes (formats), tool-call styles (styles, cohere)."""

@@ -1,0 +1,154 @@
+"""Validation in the API server: ours when our backend is configured, vLLM's own otherwise."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import stub_engine
+
+from vllm_guided.vllm import engine, selection
+
+pytest.importorskip("vllm.sampling_params")
+from vllm.exceptions import VLLMValidationError  # noqa: E402
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams  # noqa: E402
+
+MODEL = SimpleNamespace(is_diffusion=False)
+TOKENIZER = object()
+
+
+def config(backend: str = "vllm_guided", **options: Any) -> Any:
+    return SimpleNamespace(
+        backend=backend,
+        **{"disable_any_whitespace": False, "disable_additional_properties": False, **options},
+    )
+
+
+def validate(params: SamplingParams, model: Any = MODEL, tokenizer: Any = TOKENIZER, **options: Any) -> None:
+    params._validate_structured_outputs(model, config(**options), tokenizer)
+
+
+@pytest.fixture(autouse=True)
+def stub(monkeypatch: pytest.MonkeyPatch) -> None:
+    stub_engine.install(monkeypatch.setattr)
+    monkeypatch.setattr(engine, "_checked", type(engine._checked)())
+
+
+def with_constraint(**arguments: Any) -> SamplingParams:
+    return SamplingParams(structured_outputs=StructuredOutputsParams(**arguments))
+
+
+def test_a_good_constraint_is_marked_as_ours() -> None:
+    params = with_constraint(regex="a")
+    validate(params)
+    validate(params)
+    assert params.structured_outputs._backend == "vllm_guided"
+
+
+def test_a_reused_automatic_choice_is_taken_over() -> None:
+    params = with_constraint(regex="a")
+    params.structured_outputs._backend = "xgrammar"
+    params.structured_outputs._backend_was_auto = True
+    validate(params)
+    assert params.structured_outputs._backend == "vllm_guided"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"regex": stub_engine.BAD}, "here: the stub refuses this"),
+        ({"json": {"title": stub_engine.BAD}}, "here: the stub refuses this"),
+        ({"json_object": False}, "json_object must be true"),
+    ],
+)
+def test_a_bad_constraint_is_the_client_s_error(arguments: dict[str, Any], message: str) -> None:
+    for _ in range(2):
+        with pytest.raises(VLLMValidationError, match=message):
+            validate(with_constraint(**arguments))
+
+
+def test_what_a_server_cannot_do_is_the_client_s_error() -> None:
+    with pytest.raises(VLLMValidationError, match="diffusion"):
+        validate(with_constraint(regex="a"), model=SimpleNamespace(is_diffusion=True))
+    with pytest.raises(VLLMValidationError, match="tokenizer"):
+        validate(with_constraint(regex="a"), tokenizer=None)
+    other = with_constraint(regex="a")
+    other.structured_outputs._backend = "xgrammar"
+    with pytest.raises(VLLMValidationError, match="for every request"):
+        validate(other)
+
+
+def test_no_constraint_is_fine() -> None:
+    validate(SamplingParams())
+    validate(SamplingParams(extra_args={"other": 1}))
+
+
+def test_extra_args_become_the_constraint() -> None:
+    given = {"guided_choice": ["a", "b"], "kept": 1}
+    params = SamplingParams(extra_args=given)
+    validate(params)
+    assert params.structured_outputs.choice == ["a", "b"]
+    assert params.extra_args == {"kept": 1}
+    assert given == {"guided_choice": ["a", "b"], "kept": 1}
+    validate(params)
+    only = SamplingParams(extra_args={"guided_regex": "a"})
+    validate(only)
+    assert only.extra_args is None
+
+
+@pytest.mark.parametrize(
+    ("extra_args", "message"),
+    [
+        ({"guided_json": 1}, "guided_json: it must be"),
+        ({"guided_regex": stub_engine.BAD}, "the stub refuses"),
+        ({"guided_regex": "a", "guided_json": "{}"}, "one constraint"),
+        ({"guided_decoding_backend": "outlines"}, "for every request"),
+    ],
+)
+def test_wrong_extra_args(extra_args: dict[str, Any], message: str) -> None:
+    with pytest.raises(VLLMValidationError, match=message):
+        validate(SamplingParams(extra_args=extra_args))
+
+
+def test_extra_args_beside_a_constraint() -> None:
+    params = with_constraint(regex="a")
+    params.extra_args = {"guided_regex": "b"}
+    with pytest.raises(VLLMValidationError, match="structured_outputs is one already"):
+        validate(params)
+
+
+def test_other_backends_are_validated_by_vllm() -> None:
+    params = with_constraint(regex="[0-9]+")
+    validate(params, backend="xgrammar")
+    assert params.structured_outputs._backend == "xgrammar"
+    with pytest.raises(VLLMValidationError):
+        validate(with_constraint(json={"type": "integer", "multipleOf": 3}), backend="xgrammar")
+
+
+@pytest.mark.parametrize("active", [True, False])
+def test_structural_tags_are_shown_to_xgrammar_only_without_us(
+    monkeypatch: pytest.MonkeyPatch, active: bool
+) -> None:
+    from vllm.entrypoints.generate.base import protocol
+
+    monkeypatch.setattr(selection, "_active", active)
+    tag = '{"type": "structural_tag", "format": {"type": "only_we_know"}}'
+    if active:
+        protocol.validate_structural_tag_payload(tag, parameter="x")
+    else:
+        with pytest.raises(VLLMValidationError):
+            protocol.validate_structural_tag_payload(tag, parameter="x")
+    with pytest.raises(VLLMValidationError):
+        protocol.validate_structural_tag_payload("", parameter="x")
+
+
+def test_constraints_beside_tools_are_judged_by_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.parser import abstract_parser
+
+    params = StructuredOutputsParams(json={"type": "integer", "multipleOf": 3})
+    monkeypatch.setattr(selection, "_active", False)
+    assert not abstract_parser._xgrammar_supports(params)
+    monkeypatch.setattr(selection, "_active", True)
+    assert abstract_parser._xgrammar_supports(params)
+    assert not abstract_parser._xgrammar_supports(StructuredOutputsParams(regex=stub_engine.BAD))

@@ -1,0 +1,109 @@
+"""The Triton kernel without a GPU: run by Triton's interpreter, and compiled ahead of time and read.
+
+The interpreter is chosen when Triton is imported, so those tests, in ``interpreted_kernels.py``, run in a
+process of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+triton = pytest.importorskip("triton")
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from vllm_guided.kernels import triton_kernel  # noqa: E402
+
+HERE = Path(__file__).parent
+MINUS_INFINITY = {"*i16": -128, "*i32": -8388608, "*i64": -(1 << 52)}  # of bfloat16, float32, float64
+SIZES = {"*i16": 2, "*i32": 4, "*i64": 8}
+
+
+def compile_kernel(
+    logits: str, capability: int, *, token_stride: int | None = 1, rows: str | None = "*i64"
+) -> Any:
+    """The kernel for logits of a type, with nothing known of addresses, widths and strides."""
+    kernel = triton_kernel.mask_rows_kernel
+    size = SIZES[logits]
+    constants: dict[str, int | None] = {
+        "MASKED": MINUS_INFINITY[logits],
+        "CHUNK": triton_kernel.CHUNK_BYTES // size,
+        "BLOCK": triton_kernel.BLOCK_BYTES // size,
+    }
+    if token_stride is not None:
+        constants["token_stride"] = token_stride
+    if rows is None:
+        constants.update(indices_ptr=None, row_ids_ptr=None)
+    types = {"logits_ptr": logits, "mask_ptr": "*i32", "indices_ptr": rows, "row_ids_ptr": rows}
+    signature = {
+        name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names
+    }
+    source = triton.compiler.ASTSource(kernel, signature, constants)
+    target = GPUTarget("cuda", capability, 32)
+    return triton.compile(source, target=target, options={"num_warps": triton_kernel.WARPS})
+
+
+def accesses(ptx: str) -> dict[str, int]:
+    """How many instructions there are of each kind of access to memory: ``st.global.v4.b32`` and so on."""
+    counts: dict[str, int] = {}
+    for instruction in re.findall(r"\b(?:ld|st)\.(?:global|local|shared)[\w.:]*", ptx):
+        counts[instruction] = counts.get(instruction, 0) + 1
+    return counts
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize("logits", ["*i16", "*i32", "*i64"])
+def test_whole_vectors_and_no_local_memory(logits: str, capability: int) -> None:
+    """Every chunk is loaded and stored by one 16-byte instruction, whatever the strides and the width."""
+    compiled = compile_kernel(logits, capability)
+    ptx = compiled.asm["ptx"]
+    found = accesses(ptx)
+    vector = "v2.b64" if logits == "*i64" else "v4.b32"
+    chunks = triton_kernel.BLOCK_BYTES // triton_kernel.CHUNK_BYTES // (triton_kernel.WARPS * 32)
+    stores = {name: count for name, count in found.items() if name.startswith("st.")}
+    # one more: the tokens at a row's ends that fill no chunk
+    assert stores == {f"st.global.{vector}": chunks, f"st.global.b{8 * SIZES[logits]}": 1}
+    assert found[f"ld.global.{vector}"] == chunks
+    assert not re.search(r"\.local\b", ptx), "an array lies in local memory"
+    assert not re.search(r"\b(LDL|STL)\b", compiled.asm["sass"]), "registers were spilled"
+    assert "bar.sync" not in ptx and compiled.metadata.shared == 0, "threads wait for each other"
+    for line in ptx.splitlines():
+        if re.search(rf"(ld|st)\.global\.{re.escape(vector)}", line):
+            assert re.search(r"@!?%p\d+ ", line), f"without a predicate: {line}"
+
+
+@pytest.mark.parametrize("rows", [None, "*i32", "*i64"])
+def test_every_kind_of_row_numbers_compiles(rows: str | None) -> None:
+    ptx = compile_kernel("*i16", 90, rows=rows).asm["ptx"]
+    assert accesses(ptx)["st.global.v4.b32"] > 0
+
+
+def test_tokens_that_do_not_lie_side_by_side_compile() -> None:
+    found = accesses(compile_kernel("*i32", 80, token_stride=None).asm["ptx"])
+    assert found["st.global.b32"] > 1
+    assert "st.global.v4.b32" not in found
+
+
+def test_interpreted() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "interpreted_kernels.py"],
+        cwd=HERE,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "passed" in done.stdout and "skipped" not in done.stdout

@@ -94,12 +94,29 @@ arena_type = ArenaType(_FIELDS)
 
 
 @jit()
+def copy_into(target, place, source, start, count):  # type: ignore[no-untyped-def]
+    """``target[place : place + count] = source[start : start + count]``.
+
+    Spelt out: numba's slice assignment brings shape checks and their messages into every function.
+    """
+    for k in range(count):
+        target[place + k] = source[start + k]
+
+
+@jit()
+def fill_with(target, place, count, value):  # type: ignore[no-untyped-def]
+    """``target[place : place + count] = value``."""
+    for k in range(count):
+        target[place + k] = value
+
+
+@jit()
 def with_room(values, need):  # type: ignore[no-untyped-def]
     """``values``, or a copy of at least twice its length if it holds fewer than ``need`` entries."""
     if values.size >= need:
         return values
     grown = np.empty(max(need, 2 * values.size), values.dtype)
-    grown[: values.size] = values
+    copy_into(grown, 0, values, 0, values.size)
     return grown
 
 

@@ -22,6 +22,7 @@ from vllm_guided.runtime.arena import (
     UNKNOWN,
     VIRTUAL,
     arena_type,
+    fill_with,
     with_room,
 )
 
@@ -35,6 +36,23 @@ def mixed(a, b):  # type: ignore[no-untyped-def]
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
+
+
+@jit(types.void(types.int64[::1], _int))
+def sort_keys(keys, count):  # type: ignore[no-untyped-def]
+    """Sort ``keys[:count]`` in place (Shell's sort with gaps of ratio 9/4; most sets have a handful)."""
+    gap = 1
+    while 9 * gap < 4 * count:
+        gap = (9 * gap) // 4 + 1
+    while gap > 0:
+        for i in range(gap, count):
+            key = keys[i]
+            j = i - gap
+            while j >= 0 and keys[j] > key:
+                keys[j + gap] = keys[j]
+                j -= gap
+            keys[j + gap] = key
+        gap = 0 if gap == 1 else max(1, (4 * gap) // 9)
 
 
 @jit(_int(arena_type, _int, _int))
@@ -92,7 +110,7 @@ def begin(arena):  # type: ignore[no-untyped-def]
     arena.work_count = 0
     arena.mark += 1
     if arena.mark > 2_000_000_000:
-        arena.seen_mark[:] = 0
+        fill_with(arena.seen_mark, 0, arena.seen_mark.size, 0)
         arena.mark = 1
 
 
@@ -216,16 +234,7 @@ def intern(arena, flags):  # type: ignore[no-untyped-def]
             count += 1
     if count == 0 and flags == 0:
         return DEAD
-    if count > 24:
-        keys[:count].sort()
-    else:
-        for i in range(1, count):
-            key = keys[i]
-            j = i - 1
-            while j >= 0 and keys[j] > key:
-                keys[j + 1] = keys[j]
-                j -= 1
-            keys[j + 1] = key
+    sort_keys(keys, count)
     code = mixed(np.int64(flags), np.int64(count))
     for k in range(count):
         code = mixed(np.int64(code >> np.uint64(1)), keys[k])
@@ -362,7 +371,7 @@ def expand(arena, config):  # type: ignore[no-untyped-def]
     classes = np.int64(arena.map_size[number])
     row = arena.next_count
     arena.next = with_room(arena.next, row + classes)
-    arena.next[row : row + classes] = -1
+    fill_with(arena.next, row, classes, -1)
     arena.next_count = row + classes
     arena.config_row[config] = row
     arena.config_map[config] = number

@@ -6,7 +6,16 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import BOTTOM, DEAD, FINAL, TERMINATED, arena_type, with_room
+from vllm_guided.runtime.arena import (
+    BOTTOM,
+    DEAD,
+    FINAL,
+    TERMINATED,
+    arena_type,
+    copy_into,
+    fill_with,
+    with_room,
+)
 from vllm_guided.runtime.configurations import add, begin, finish, step_bytes, step_token
 from vllm_guided.runtime.masks import fill_row, mask_of
 
@@ -40,21 +49,21 @@ def append_states(
     arena.edge_low = with_room(arena.edge_low, used + edge_low.size)
     arena.edge_high = with_room(arena.edge_high, used + edge_low.size)
     arena.edge_target = with_room(arena.edge_target, used + edge_low.size)
-    arena.edge_low[used : used + edge_low.size] = edge_low
-    arena.edge_high[used : used + edge_low.size] = edge_high
-    arena.edge_target[used : used + edge_low.size] = edge_target
+    copy_into(arena.edge_low, used, edge_low, 0, edge_low.size)
+    copy_into(arena.edge_high, used, edge_high, 0, edge_high.size)
+    copy_into(arena.edge_target, used, edge_target, 0, edge_target.size)
     arena.edge_count = used + edge_low.size
     used = arena.call_count
     arena.call_start = with_room(arena.call_start, used + call_start.size)
     arena.call_return = with_room(arena.call_return, used + call_start.size)
-    arena.call_start[used : used + call_start.size] = call_start
-    arena.call_return[used : used + call_start.size] = call_return
+    copy_into(arena.call_start, used, call_start, 0, call_start.size)
+    copy_into(arena.call_return, used, call_return, 0, call_return.size)
     arena.call_count = used + call_start.size
     used = arena.tok_count
     arena.tok_set = with_room(arena.tok_set, used + tok_set.size)
     arena.tok_target = with_room(arena.tok_target, used + tok_set.size)
-    arena.tok_set[used : used + tok_set.size] = tok_set
-    arena.tok_target[used : used + tok_set.size] = tok_target
+    copy_into(arena.tok_set, used, tok_set, 0, tok_set.size)
+    copy_into(arena.tok_target, used, tok_target, 0, tok_target.size)
     arena.tok_count = used + tok_set.size
 
 
@@ -79,7 +88,7 @@ def append_set(arena, tokens):  # type: ignore[no-untyped-def]
     number = arena.set_count
     arena.set_offsets = with_room(arena.set_offsets, number + 2)
     arena.set_tokens = with_room(arena.set_tokens, arena.set_size + tokens.size)
-    arena.set_tokens[arena.set_size : arena.set_size + tokens.size] = tokens
+    copy_into(arena.set_tokens, arena.set_size, tokens, 0, tokens.size)
     arena.set_size += tokens.size
     arena.set_offsets[number + 1] = arena.set_size
     arena.set_count = number + 1
@@ -141,7 +150,7 @@ def fill_batch(arena, configs, bitmask, places):  # type: ignore[no-untyped-def]
     """``fill`` for each configuration; a negative one gets an all-ones row."""
     for k in range(configs.size):
         if configs[k] < 0:
-            bitmask[places[k]][:] = -1
+            fill_with(bitmask[places[k]], 0, bitmask.shape[1], -1)
         else:
             fill_row(arena, np.int64(configs[k]), bitmask, places[k])
 

@@ -11,8 +11,18 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import BOTTOM, DEAD, FINAL, TERMINATED, UNKNOWN, arena_type, with_room
-from vllm_guided.runtime.configurations import begin, finish, mixed, return_to, step
+from vllm_guided.runtime.arena import (
+    BOTTOM,
+    DEAD,
+    FINAL,
+    TERMINATED,
+    UNKNOWN,
+    arena_type,
+    copy_into,
+    fill_with,
+    with_room,
+)
+from vllm_guided.runtime.configurations import begin, finish, mixed, return_to, sort_keys, step
 from vllm_guided.runtime.tier1 import new_row, rebased, tier1
 
 _int = types.int64
@@ -159,7 +169,7 @@ def mask_of(arena, config):  # type: ignore[no-untyped-def]
             # Nothing of this mask depends on the stack: let all stacks share it.
             below = np.int64(BOTTOM)
         pairs[k] = (record << 32) | below
-    pairs.sort()
+    sort_keys(pairs, count)
     unique = 0
     for k in range(count):
         if k == 0 or pairs[k] != pairs[k - 1]:
@@ -201,7 +211,7 @@ def fill_row(arena, config, bitmask, place):  # type: ignore[no-untyped-def]
     row = bitmask[place]
     words = arena.words
     if config <= 1:
-        row[:] = 0
+        fill_with(row, 0, row.size, 0)
         if config == TERMINATED:
             for token in arena.stop_tokens:
                 row[token >> 5] |= np.int32(1) << np.int32(token & 31)
@@ -209,10 +219,10 @@ def fill_row(arena, config, bitmask, place):  # type: ignore[no-untyped-def]
     number = mask_of(arena, config)
     source = np.int64(arena.mask_row[number])
     if source >= 0:
-        row[:words] = arena.rows[source * words : (source + 1) * words]
-        row[words:] = 0
+        copy_into(row, 0, arena.rows, source * words, words)
+        fill_with(row, words, row.size - words, 0)
     else:
-        row[:] = 0
+        fill_with(row, 0, row.size, 0)
     ids = arena.ids
     first = np.int64(arena.mask_ids[number])
     for k in range(first, first + np.int64(arena.mask_id_count[number])):

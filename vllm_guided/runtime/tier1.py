@@ -17,7 +17,15 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import ESCAPE, UNKNOWN, VIRTUAL, arena_type, with_room
+from vllm_guided.runtime.arena import (
+    ESCAPE,
+    UNKNOWN,
+    VIRTUAL,
+    arena_type,
+    copy_into,
+    fill_with,
+    with_room,
+)
 from vllm_guided.runtime.configurations import add, begin, counter_of, expand, intern, push, step
 
 _int = types.int64
@@ -309,8 +317,8 @@ def tier1(arena, config):  # type: ignore[no-untyped-def]
     if escape_count > 0:
         suffix, suffix_count = _suffixes(arena, escapes, escape_count)
     if dense >= 0:
-        arena.rows[dense * words : (dense + 1) * words] = row
-        row[:] = 0
+        copy_into(arena.rows, dense * words, row, 0, words)
+        fill_with(row, 0, words, 0)
     else:
         for k in range(ids, ids + id_count):
             row[arena.ids[k] >> 5] = 0

@@ -408,7 +408,8 @@ def readings(vocabulary: VocabularyLike, token: int) -> list[list[Symbol]]:
 class Walk:
     """Token by token: all the ways to read the tokens so far (as text or as special tokens) at once.
 
-    After a stop token the output has ended, and nothing is allowed.
+    A stop token ends the output where it may end, even if the grammar names that token too; after it nothing
+    is allowed.
     """
 
     def __init__(self, grammar: ir.Grammar, vocabulary: VocabularyLike) -> None:
@@ -452,7 +453,7 @@ class Walk:
         longer = []
         for way in self.ways[-1]:
             recogniser = self._reading(way)
-            for reading in readings(self.vocabulary, token):
+            for reading in [] if ends else readings(self.vocabulary, token):
                 if recogniser.push_all(reading):
                     longer.append(way + reading)
                     recogniser.pop(len(reading))

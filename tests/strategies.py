@@ -189,5 +189,6 @@ def vocabularies(draw: st.DrawFn, grammar: ir.Grammar | None = None, complete: b
     stops = [size - 2]
     if size > 4 and not complete and draw(st.booleans()):
         stops.append(draw(st.integers(0, size - 5)))
-    tokens += [None] * draw(st.sampled_from([0, 1, 31, 40]))
+    # Room for the ids that special tokens may name.
+    tokens += [None] * max(8 - size, draw(st.sampled_from([0, 1, 31, 40])))
     return Words(tokens, sorted(set(stops)), special)

@@ -56,12 +56,15 @@ class SpecialToken:
     """One whole token, by name or by id, or (``negated``) any token but those.
 
     Names are looked up in ``Vocabulary.special_tokens`` when the grammar meets a vocabulary; a name
-    that is not there is an InvalidConstraint. ``ids`` are inclusive ranges of token ids.
+    that is not there is an InvalidConstraint. ``ids`` are inclusive ranges of token ids. Where text and
+    token are two spellings of one thing (the tags of tool calls), the token is ``optional``: a name that a
+    vocabulary does not have then stands for no token at all.
     """
 
     names: frozenset[str] = frozenset()
     ids: tuple[tuple[int, int], ...] = ()
     negated: bool = False
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)

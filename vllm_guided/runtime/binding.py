@@ -160,6 +160,8 @@ def token_ids(symbol: ir.SpecialToken, vocabulary: Vocabulary) -> npt.NDArray[np
     for name in symbol.names:
         found = vocabulary.named_tokens.get(name)
         if found is None:
+            if symbol.optional:
+                continue
             raise InvalidConstraint(
                 f"the vocabulary has no special token {name!r}; it has "
                 + ", ".join(repr(known) for known in sorted(vocabulary.named_tokens)[:8])

@@ -1,0 +1,247 @@
+"""From normal forms to the rules of a grammar.
+
+In: the term of the whole schema. Out: an :class:`~vllm_guided.grammar.ir.Grammar`. Every distinct set of values is
+written once; arrays and objects become rules of their own (so recursion ends), string bodies and numbers
+become shared rules. A last pass finds rules that nothing satisfies, which only a cycle can hide until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint
+from vllm_guided.frontends.json_schema import limits
+from vllm_guided.frontends.json_schema import numbers as number_sets
+from vllm_guided.frontends.json_schema.algebra import Algebra
+from vllm_guided.frontends.json_schema.array_text import array_node
+from vllm_guided.frontends.json_schema.generic import add_generic
+from vllm_guided.frontends.json_schema.layout import Layout
+from vllm_guided.frontends.json_schema.names import name_node
+from vllm_guided.frontends.json_schema.number_text import number_node
+from vllm_guided.frontends.json_schema.numbers import DIGITS, NOT_DIGITS, Numbers
+from vllm_guided.frontends.json_schema.object_text import object_node
+from vllm_guided.frontends.json_schema.productivity import references, unproductive
+from vllm_guided.frontends.json_schema.shapes import (
+    ANY,
+    ANY_ARRAYS,
+    ANY_NUMBERS,
+    ANY_OBJECTS,
+    ANY_STRINGS,
+    EMPTY,
+    FALSE,
+    NULL,
+    TRUE,
+    Arrays,
+    Norm,
+    Objects,
+    Term,
+)
+from vllm_guided.frontends.json_schema.string_text import string_node
+from vllm_guided.frontends.json_schema.strings import Strings
+from vllm_guided.grammar import ir
+
+_INLINE = 8
+"""Finite sets up to this size stand where they are used."""
+
+
+class Emitter:
+    """Writes the rules of one grammar."""
+
+    def __init__(self, algebra: Algebra, layout: Layout) -> None:
+        self.algebra = algebra
+        self.layout = layout
+        self.rules: dict[str, ir.Rule] = dict(layout.rules)
+        self.pointers: dict[str, str] = {}
+        self._by_term: dict[Term, ir.Node] = {}
+        self._by_norm: dict[Norm, ir.Node] = {}
+        self._by_shape: dict[object, ir.Node] = {}
+        self._queue: list[tuple[str, Callable[[], ir.Node]]] = []
+        self._place = "#"
+        self._count = 0
+
+    # Terms and sets
+
+    def value(self, term: Term) -> ir.Node:
+        """The texts of a term's values; ``ir.NOTHING`` where it is plainly empty."""
+        found = self._by_term.get(term)
+        if found is None:
+            norm = self.algebra.top(term)
+            before, self._place = self._place, self.algebra.terms.pointer(term)
+            try:
+                found = self.norm_node(norm)
+            except GrammarError as error:
+                raise self.algebra.located(error, self._place) from None
+            finally:
+                self._place = before
+            self._by_term[term] = found
+        return found
+
+    def norm_node(self, norm: Norm) -> ir.Node:
+        """The texts of a set of values."""
+        found = self._by_norm.get(norm)
+        if found is None:
+            found = self._by_norm[norm] = self._compute(norm)
+        return found
+
+    def _compute(self, norm: Norm) -> ir.Node:
+        if norm == ANY:
+            return self.generic("value")
+        options: list[ir.Node] = []
+        for bit, word in ((NULL, "null"), (FALSE, "false"), (TRUE, "true")):
+            if norm.words & bit:
+                options.append(ir.text(word))
+        options.extend(self._numbers(norm))
+        if norm.strings == ANY_STRINGS:
+            options.append(self.generic("string"))
+        else:
+            options.extend(self._strings(strings) for strings in norm.strings)
+        if norm.arrays == ANY_ARRAYS:
+            options.append(self.generic("array"))
+        else:
+            options.extend(self._shape("array", shape) for shape in norm.arrays)
+        if norm.objects == ANY_OBJECTS:
+            options.append(self.generic("object"))
+        else:
+            options.extend(self._shape("object", shape) for shape in norm.objects)
+        kept = [option for option in options if option != ir.NOTHING]
+        node = ir.choice(*kept)
+        if len(kept) > _INLINE:
+            node = self._rule("choice", node, shared=False)
+        return node
+
+    def generic(self, name: str) -> ir.Node:
+        """Any JSON value, array, object, string or number."""
+        if name not in self.rules:
+            add_generic(self.rules, self.layout, name)
+        return ir.Ref(name)
+
+    def name(self, names: Strings, declared: tuple[str, ...]) -> ir.Node:
+        """The quoted member names of a class, less the declared ones."""
+        key = ("name", names, declared)
+        found = self._by_shape.get(key)
+        if found is None:
+            if names == Strings() and not declared:
+                found = self.generic("string")
+            else:
+                node = name_node(names, declared)
+                found = node if node == ir.NOTHING else self._rule("name", node, shared=not declared)
+            self._by_shape[key] = found
+        return found
+
+    def _rule(self, kind: str, body: ir.Node, shared: bool) -> ir.Node:
+        name = self._fresh(kind)
+        self.rules[name] = ir.Rule(body, shared)
+        return ir.Ref(name)
+
+    def _fresh(self, kind: str) -> str:
+        self._count += 1
+        if self._count > limits.MAX_RULES:
+            raise ConstraintTooComplex(f"the schema needs more than {limits.MAX_RULES} rules")
+        return f"{kind}_{self._count}"
+
+    # Scalars
+
+    def _numbers(self, norm: Norm) -> list[ir.Node]:
+        if norm.numbers == ANY_NUMBERS:
+            return [self.generic("number")]
+        points: dict[bytes, None] = {}
+        options: list[ir.Node] = []
+        for numbers in norm.numbers:
+            if numbers.low is not None and numbers.low == numbers.high and numbers.form != NOT_DIGITS:
+                points.update(dict.fromkeys(_point_texts(numbers)))
+                continue
+            found = self._by_shape.get(numbers)
+            if found is None:
+                node = number_node(numbers)
+                kind = "integer" if numbers.multiple == 1 else "number"
+                found = node if node == ir.NOTHING else self._rule(kind, node, shared=True)
+                self._by_shape[numbers] = found
+            options.append(found)
+        options.extend(ir.text(point) for point in points)
+        return options
+
+    def _strings(self, strings: Strings) -> ir.Node:
+        found = self._by_shape.get(strings)
+        if found is None:
+            node = string_node(strings)
+            if node == ir.NOTHING or (strings.finite is not None and len(strings.finite) <= _INLINE):
+                found = node
+            else:
+                found = self._rule("string", node, shared=strings.finite is None)
+            self._by_shape[strings] = found
+        return found
+
+    # Containers
+
+    def _shape(self, kind: str, shape: Arrays | Objects) -> ir.Node:
+        found = self._by_shape.get(shape)
+        if found is None:
+            name = self._fresh(kind)
+            found = self._by_shape[shape] = ir.Ref(name)
+            self.rules[name] = ir.Rule(ir.NOTHING)
+            self.pointers[name] = self._place
+            if isinstance(shape, Objects):
+                self._queue.append((name, lambda: object_node(self, shape)))
+            else:
+                self._queue.append((name, lambda: array_node(self, shape)))
+        return found
+
+    def grammar(self, term: Term) -> ir.Grammar:
+        """The whole grammar, from the rule ``start``.
+
+        Raises:
+            InvalidConstraint: nothing satisfies the schema.
+        """
+        self.rules["start"] = ir.Rule(self.value(term))
+        self.pointers["start"] = "#"
+        for name, build in self._queue:  # grows while it is read
+            self._place = self.pointers[name]
+            try:
+                self.rules[name] = ir.Rule(build())
+            except GrammarError as error:
+                raise self.algebra.located(error, self._place) from None
+        if self.algebra.top(term) == EMPTY:
+            raise InvalidConstraint("unsatisfiable: no JSON value fits", where="#")
+        self._check()
+        return ir.Grammar(self.rules, "start")
+
+    def _check(self) -> None:
+        """Refuse a grammar without a text."""
+        dead = unproductive(self.rules)
+        if "start" in dead:
+            raise InvalidConstraint(
+                "unsatisfiable: no JSON value fits what is required here", where=self._culprit(dead)
+            )
+
+    def _culprit(self, dead: set[str]) -> str:
+        """The deepest place that keeps the start from having a text."""
+        name, seen = "start", {"start"}
+        while True:
+            following = next(
+                (other for other in references(self.rules[name].body) if other in dead and other not in seen), None
+            )
+            if following is None:
+                return self.pointers.get(name, "#")
+            name = following
+            seen.add(name)
+
+
+def _point_texts(numbers: Numbers) -> list[bytes]:
+    """The usual texts of one number."""
+    value = numbers.low
+    assert value is not None
+    texts: list[str] = []
+    if isinstance(value, int):
+        texts.append(str(value))
+        if value == 0:
+            texts.append("-0")
+        if numbers.form != DIGITS:
+            texts.extend([f"{value}.0"] + (["-0.0"] if value == 0 else []))
+    if numbers.form != DIGITS:
+        try:
+            approximate = float(value)
+        except OverflowError:
+            approximate = 0.0
+        if number_sets.exact(approximate) == value and abs(approximate) != float("inf"):
+            texts.append(repr(approximate))
+    return [text.encode() for text in dict.fromkeys(texts)]

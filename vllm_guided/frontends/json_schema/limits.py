@@ -1,0 +1,62 @@
+"""Every tunable of the JSON Schema frontend, with its default and its reason.
+
+The numbers bound either what a model may write (so that output ends) or what a compile may cost (so
+that a hostile schema is refused with ConstraintTooComplex, not served slowly).
+"""
+
+from __future__ import annotations
+
+# What may be written ---------------------------------------------------------------------------------
+
+MAX_WHITESPACE = 32
+"""Longest run of blanks between two JSON tokens; the commonest complaint is output that never ends."""
+
+MAX_INTEGER_DIGITS = 64
+"""Digits of an unbounded integer part; 64 is more than any 128-bit number has."""
+
+MAX_FRACTION_DIGITS = 64
+"""Digits after the decimal point where nothing else bounds them; a float has at most 17 that count."""
+
+MAX_ZEROS = 24
+"""Zeros after the point before the first digit that takes a number off its bound."""
+
+MAX_EXPONENT = 400
+"""Largest decimal exponent in bounded numbers; a float's is 308."""
+
+FLOAT_DIGITS = 16
+"""Fraction digits in the mantissa of an integer in scientific form: what a float's shortest form has."""
+
+# What a compile may cost ------------------------------------------------------------------------------
+
+MAX_IN_PLACE_DEPTH = 60
+"""Nesting of allOf, anyOf, $ref and the like at one place of the instance."""
+
+MAX_EMPTINESS_DEPTH = 12
+"""How deep a sub-schema is looked into to see early that nothing satisfies it."""
+
+MAX_ALTERNATIVES = 2_000
+"""Alternatives of one type at one place after allOf, oneOf, not, ... are multiplied out."""
+
+MAX_STEPS = 300_000
+"""Intersections and complements of one compile."""
+
+MAX_RULES = 60_000
+"""Rules of one grammar."""
+
+MAX_OBJECT_STATES = 40_000
+"""States of one object or array whose members are counted."""
+
+MAX_NUMBER_STATES = 12_000
+"""States of one number automaton (multipleOf is a remainder to keep)."""
+
+MAX_STRING_STATES = 40_000
+"""States of one string automaton after a length is multiplied into a pattern."""
+
+LENGTH_STATES = 2_000
+"""Pattern with a length: unrolled as long as states stay under this, else the longest are left out."""
+
+SPELLED_EDGES = 400
+"""Up to so many labels, every JSON spelling of a pattern's characters is taken; above, the usual one."""
+
+MAX_UNIQUE_VALUES = 10
+"""Distinct items over a finite set: one state for each subset that was used."""

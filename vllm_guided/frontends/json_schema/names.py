@@ -1,0 +1,81 @@
+"""The texts of member names that are not declared.
+
+In: a class of names and the names declared beside it. Out: an IR node for the quoted name. The declared ones
+are taken out in the only spelling that undeclared names are written in here, the usual one, so
+that no other spelling of a declared name gets in.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from vllm_guided.frontends.json_schema import spelling
+from vllm_guided.frontends.json_schema import strings as string_sets
+from vllm_guided.frontends.json_schema.string_text import string_node
+from vllm_guided.frontends.json_schema.strings import Strings
+from vllm_guided.grammar import ir
+
+_QUOTE = ir.text('"')
+_ASCII = frozenset(range(0x20, 0x80)) - {0x22, 0x5C}
+_BEYOND: spelling.Ranges = (
+    (0, 0x1F),
+    (0x22, 0x22),
+    (0x5C, 0x5C),
+    (0x80, 0xD7FF),
+    (0xE000, ir.MAX_CODE_POINT),
+)
+
+
+def name_node(names: Strings, declared: tuple[str, ...]) -> ir.Node:
+    """The quoted names of the class that are not declared; ``ir.NOTHING`` if there are none."""
+    if names == string_sets.ANY:
+        return any_name_but(declared) if declared else string_node(names)
+    taken = tuple(name for name in declared if string_sets.accepts(names, name))
+    if taken:
+        rest = string_sets.intersect(names, Strings(negative=(("in", taken),)))
+        if rest is None or string_sets.is_empty(rest):
+            return ir.NOTHING
+        names = rest
+    return string_node(names, plain=True)
+
+
+@lru_cache(maxsize=1024)
+def any_name_but(declared: tuple[str, ...]) -> ir.Node:
+    """Every quoted name but the declared ones: a trie of them that is left at the first other character."""
+    children: list[dict[str, int]] = [{}]
+    terminal: set[int] = set()
+    for name in declared:
+        node = 0
+        for character in name:
+            following = children[node].get(character)
+            if following is None:
+                following = children[node][character] = len(children)
+                children.append({})
+            node = following
+        terminal.add(node)
+    size = len(children)
+    free, end, beyond = size, size + 1, size + 2
+    rest = ir.sequence(ir.star(spelling.ANY_PLAIN_CHARACTER), _QUOTE)
+    edges: list[tuple[int, ir.Node, int]] = [(free, rest, end)]
+    edges.append((beyond, spelling.encode_plain(_BEYOND), free))
+    for node, targets in enumerate(children):
+        if node not in terminal:
+            edges.append((node, _QUOTE, end))
+        codes = {ord(character) for character in targets}
+        edges.append((node, ir.byte_set(_ASCII - codes), free))
+        others = sorted(codes - _ASCII)
+        if not others:
+            edges.append((node, ir.EMPTY, beyond))
+        else:
+            gaps: list[tuple[int, int]] = []
+            for low, high in _BEYOND:
+                for code in others:
+                    if low <= code <= high:
+                        gaps.append((low, code - 1))
+                        low = code + 1
+                gaps.append((low, high))
+            left = tuple(span for span in gaps if span[0] <= span[1])
+            edges.append((node, spelling.encode_plain(left), free))
+        for character, target in targets.items():
+            edges.append((node, ir.text(spelling.literal(character)[1:-1]), target))
+    return ir.sequence(_QUOTE, ir.Graph(tuple(edges), frozenset([end]), 0))

@@ -1,0 +1,172 @@
+"""Intersection, complement and quick disjointness of shapes of objects.
+
+In and out: :class:`~.shapes.Objects`. The order of properties is the left shape's, then what the right
+one adds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vllm_guided.frontends.json_schema import strings as string_sets
+from vllm_guided.frontends.json_schema.shapes import EVERYTHING, NOTHING, Member, Objects, Term
+from vllm_guided.frontends.json_schema.strings import Strings
+
+if TYPE_CHECKING:
+    from vllm_guided.frontends.json_schema.algebra import Algebra
+
+_FREE = ((string_sets.ANY, EVERYTHING),)
+
+
+def other_term(others: tuple[tuple[Strings, Term], ...], name: str) -> Term:
+    """What an undeclared ``name`` may hold."""
+    for names, term in others:
+        if names == string_sets.ANY or string_sets.accepts(names, name):
+            return term
+    return NOTHING
+
+
+def meet_names(left: Strings, right: Strings) -> Strings | None:
+    """The names in both classes; ``None`` if there are none."""
+    both = string_sets.intersect(left, right)
+    if both is None or both == left or both == right:
+        return both
+    return None if string_sets.is_empty(both) else both
+
+
+def intersect(algebra: Algebra, left: Objects, right: Objects) -> Objects | None:
+    """The objects in both; ``None`` if that is plainly nothing."""
+    if left == right:
+        return left
+    both = algebra.terms.both
+    mine, theirs = dict(left.properties), dict(right.properties)
+    properties: list[tuple[str, Term]] = []
+    for name, term in left.properties:
+        other = theirs.get(name)
+        if other is None:
+            other = EVERYTHING if right.others is _FREE or right.others == _FREE else other_term(right.others, name)
+        properties.append((name, term if other == EVERYTHING else both((term, other))))
+    for name, term in right.properties:
+        if name not in mine:
+            other = EVERYTHING if left.others == _FREE else other_term(left.others, name)
+            properties.append((name, term if other == EVERYTHING else both((other, term))))
+    required = left.required | right.required
+    maximum = left.maximum if right.maximum is None else right.maximum
+    if left.maximum is not None and maximum is not None:
+        maximum = min(left.maximum, maximum)
+    minimum = max(left.minimum, right.minimum)
+    if maximum is not None and (maximum < minimum or maximum < len(required)):
+        return None
+    for name, term in properties:
+        if name in required and (term == NOTHING or algebra.is_empty(term)):
+            return None
+    if left.others == _FREE:
+        others = right.others
+    elif right.others == _FREE:
+        others = left.others
+    else:
+        found: dict[tuple[Strings, Term], None] = {}
+        for names, term in left.others:
+            for other_names, other in right.others:
+                joint = both((term, other))
+                if joint == NOTHING:
+                    continue
+                met = meet_names(names, other_names)
+                if met is not None:
+                    found[(met, joint)] = None
+        others = tuple(found)
+    if not others and minimum > sum(1 for _, term in properties if term != NOTHING):
+        return None
+    some = tuple(dict.fromkeys(left.some + right.some))
+    return Objects(
+        tuple(properties),
+        required,
+        others,
+        minimum,
+        maximum,
+        some,
+        left.evaluated_names | right.evaluated_names,
+        tuple(dict.fromkeys(left.evaluated_others + right.evaluated_others)),
+    )
+
+
+def without_names(names: Strings, declared: list[str]) -> Strings | None:
+    """The class of names less the declared ones."""
+    if not declared:
+        return names
+    return meet_names(names, Strings(negative=(("in", tuple(declared)),)))
+
+
+def uncovered(others: tuple[tuple[Strings, Term], ...]) -> list[Strings]:
+    """Classes that together hold the names in none of ``others``."""
+    rest = [string_sets.ANY]
+    for names, _ in others:
+        outside = string_sets.complement(names)
+        met = [meet_names(part, piece) for part in rest for piece in outside]
+        rest = [part for part in met if part is not None]
+    return rest
+
+
+def complement(algebra: Algebra, shape: Objects) -> list[Objects]:
+    """Shapes that together hold every object outside."""
+    negation = algebra.terms.negation
+    found: list[Objects] = []
+    for name, term in shape.properties:
+        if name in shape.required:
+            found.append(Objects(properties=((name, NOTHING),)))
+        if term != EVERYTHING:
+            found.append(Objects(properties=((name, negation(term)),), required=frozenset((name,))))
+    if shape.minimum > 0:
+        found.append(Objects(maximum=shape.minimum - 1))
+    if shape.maximum is not None:
+        found.append(Objects(minimum=shape.maximum + 1))
+    declared = [name for name, _ in shape.properties]
+    classes = [(names, negation(term)) for names, term in shape.others if term != EVERYTHING]
+    classes.extend((names, EVERYTHING) for names in uncovered(shape.others))
+    for names, term in classes:
+        free = without_names(names, declared)
+        if free is not None:
+            found.append(Objects(some=(Member(free, term),)))
+    for names, term in shape.some:
+        others = [(names, negation(term))] if term != EVERYTHING else []
+        others.extend((outside, EVERYTHING) for outside in string_sets.complement(names))
+        found.append(Objects(others=tuple(others)))
+    return found
+
+
+def plainly_disjoint(algebra: Algebra, left: Objects, right: Objects, depth: int = 0) -> bool:
+    """Whether a required member tells the two apart at a glance."""
+    mine, theirs = dict(left.properties), dict(right.properties)
+    for name in left.required | right.required:
+        a, b = mine.get(name), theirs.get(name)
+        if a is None:
+            a = other_term(left.others, name)
+        if b is None:
+            b = other_term(right.others, name)
+        if a == NOTHING or b == NOTHING:
+            return True
+        if a == b or EVERYTHING in (a, b) or depth > 3:
+            continue
+        if algebra.is_empty(a) or algebra.is_empty(b):
+            return True
+        if _values_disjoint(algebra, a, b, depth):
+            return True
+    return False
+
+
+def _values_disjoint(algebra: Algebra, left: Term, right: Term, depth: int) -> bool:
+    from vllm_guided.frontends.json_schema.algebra import InProgress
+
+    try:
+        a, b = algebra.norm(left), algebra.norm(right)
+    except InProgress:
+        return False
+    if a.words & b.words or (a.numbers and b.numbers) or (a.arrays and b.arrays):
+        return False
+    for one in a.strings:
+        for other in b.strings:
+            if one.finite is None and other.finite is None:
+                return False
+            if string_sets.intersect(one, other) is not None:
+                return False
+    return all(plainly_disjoint(algebra, one, other, depth + 1) for one in a.objects for other in b.objects)

@@ -1,0 +1,218 @@
+"""The JSON text of one shape of objects.
+
+In: an :class:`~.shapes.Objects` and the nodes of its members' values. Out: an IR graph whose nodes are
+"so many declared properties are passed" times "a member was written" (or how many, and which wanted
+members, where that is asked), and whose edges are members. Passing an optional property is an edge
+without text, so the graph grows with the number of properties, not with its square.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from vllm_guided.errors import ConstraintTooComplex
+from vllm_guided.frontends.json_schema import limits, spelling
+from vllm_guided.frontends.json_schema import strings as string_sets
+from vllm_guided.frontends.json_schema.object_sets import meet_names
+from vllm_guided.frontends.json_schema.shapes import Member, Objects, Term
+from vllm_guided.frontends.json_schema.strings import Strings
+from vllm_guided.grammar import ir
+
+if TYPE_CHECKING:
+    from vllm_guided.frontends.json_schema.emitter import Emitter
+
+_MAX_WANTED = 5
+
+
+class _Slot(NamedTuple):
+    """One declared property, or one class of other names: its text by which wanted members it is."""
+
+    required: bool
+    variants: tuple[tuple[int, ir.Node], ...]
+
+
+def object_node(emitter: Emitter, shape: Objects) -> ir.Node:
+    """The objects of the shape; ``ir.NOTHING`` if there are none.
+
+    Raises:
+        ConstraintTooComplex: counts and wanted members need too many states.
+    """
+    declared = tuple(name for name, _ in shape.properties)
+    if len(shape.some) > _MAX_WANTED:
+        raise ConstraintTooComplex("too many members are asked for by not, oneOf or if at one object")
+    slots: list[_Slot] = []
+    for name, term in shape.properties:
+        variants = _declared_variants(emitter, shape.some, name, term)
+        if variants:
+            slots.append(_Slot(name in shape.required, variants))
+        elif name in shape.required:
+            return ir.NOTHING
+    free: list[tuple[int, ir.Node]] = []
+    for names, term in shape.others:
+        free.extend(_free_variants(emitter, shape.some, names, term, declared))
+    required = sum(slot.required for slot in slots)
+    most = shape.maximum
+    if most is not None and not free and most >= len(slots):
+        most = None
+    least = shape.minimum if shape.minimum > required else 0
+    if most is None and least <= 1 and not shape.some:
+        body = _plain_graph(emitter, slots, [node for _, node in free], least)
+    else:
+        body = _counted_graph(emitter, slots, free, least, most, (1 << len(shape.some)) - 1)
+    may_be_empty = required == 0 and least == 0 and not shape.some
+    options = [emitter.layout.enclosed("{", body, "}")]
+    if may_be_empty:
+        options.append(emitter.layout.empty("{", "}"))
+    return ir.choice(*(option for option in options if option != ir.NOTHING))
+
+
+def _declared_variants(
+    emitter: Emitter, wanted: tuple[Member, ...], name: str, term: Term
+) -> tuple[tuple[int, ir.Node], ...]:
+    key = emitter.layout.key(spelling.literal(name))
+    fitting = [index for index, member in enumerate(wanted) if string_sets.accepts(member.names, name)]
+    variants: list[tuple[int, ir.Node]] = []
+    for flags in _subsets(fitting):
+        joint = emitter.algebra.terms.both(
+            [term, *(member.term for index, member in enumerate(wanted) if flags >> index & 1)]
+        )
+        value = emitter.value(joint)
+        if value != ir.NOTHING:
+            variants.append((flags, ir.sequence(key, value)))
+    return tuple(variants)
+
+
+def _free_variants(
+    emitter: Emitter, wanted: tuple[Member, ...], names: Strings, term: Term, declared: tuple[str, ...]
+) -> list[tuple[int, ir.Node]]:
+    variants: list[tuple[int, ir.Node]] = []
+    for flags in _subsets(list(range(len(wanted)))):
+        key_names: Strings | None = names
+        terms = [term]
+        for index, member in enumerate(wanted):
+            if flags >> index & 1 and key_names is not None:
+                key_names = meet_names(key_names, member.names)
+                terms.append(member.term)
+        if key_names is None:
+            continue
+        value = emitter.value(emitter.algebra.terms.both(terms))
+        if value == ir.NOTHING:
+            continue
+        key = emitter.name(key_names, declared)
+        if key != ir.NOTHING:
+            variants.append((flags, ir.sequence(key, emitter.layout.colon, value)))
+    return variants
+
+
+def _subsets(indexes: list[int]) -> list[int]:
+    found = [0]
+    for index in indexes:
+        found.extend([flags | 1 << index for flags in found])
+    return found
+
+
+def _plain_graph(emitter: Emitter, slots: list[_Slot], free: list[ir.Node], least: int) -> ir.Node:
+    """Objects with at least one member; node ``2 * i + written``."""
+    comma = emitter.layout.comma
+    edges: list[tuple[int, ir.Node, int]] = []
+    written = False
+    for index, slot in enumerate(slots):
+        member = slot.variants[0][1]
+        here = 2 * index
+        if not written:
+            edges.append((here, member, here + 3))
+            if not slot.required:
+                edges.append((here, ir.EMPTY, here + 2))
+        if index > 0:
+            edges.append((here + 1, ir.sequence(comma, member), here + 3))
+            if not slot.required:
+                edges.append((here + 1, ir.EMPTY, here + 3))
+        written = written or slot.required
+    last = 2 * len(slots)
+    if free:
+        member = ir.choice(*free)
+        if not written:
+            edges.append((last, member, last + 1))
+        edges.append((last + 1, ir.sequence(comma, member), last + 1))
+    return ir.Graph(tuple(edges), frozenset([last + 1]), 0) if edges else ir.NOTHING
+
+
+def _counted_graph(
+    emitter: Emitter,
+    slots: list[_Slot],
+    free: list[tuple[int, ir.Node]],
+    least: int,
+    most: int | None,
+    wanted: int,
+) -> ir.Node:
+    """Objects with at least one member, with their number and the wanted members found as states."""
+    comma = emitter.layout.comma
+    ceiling = most + 1 if most is not None else max(least, 1)
+    limit = max(ceiling, 1)
+    states: dict[tuple[int, int, int], int] = {(0, 0, 0): 0}
+    queue = [(0, 0, 0)]
+    edges: list[tuple[int, ir.Node, int]] = []
+    accepting: set[int] = set()
+    end = -1
+    required_after = [0] * (len(slots) + 1)
+    for index in range(len(slots) - 1, -1, -1):
+        required_after[index] = required_after[index + 1] + slots[index].required
+
+    def number(state: tuple[int, int, int]) -> int:
+        found = states.get(state)
+        if found is None:
+            found = states[state] = len(states)
+            queue.append(state)
+            if found > limits.MAX_OBJECT_STATES:
+                raise ConstraintTooComplex("minProperties and maxProperties need too many states")
+        return found
+
+    def following(count: int) -> int | None:
+        """The count after one more member; ``None`` if that is one too many."""
+        if most is not None:
+            return count + 1 if count < most else None
+        return min(count + 1, limit)
+
+    simple_tail = wanted == 0 and bool(free)
+    tail = ir.choice(*(node for flags, node in free if flags == 0)) if free else ir.NOTHING
+    while queue:
+        state = queue.pop()
+        index, count, flags = state
+        source = states[state]
+        prefix = comma if count else ir.EMPTY
+        after = following(count)
+        if index < len(slots):
+            slot = slots[index]
+            if not slot.required:
+                edges.append((source, ir.EMPTY, number((index + 1, count, flags))))
+            if after is not None and (most is None or after + required_after[index + 1] <= most):
+                for found, node in slot.variants:
+                    target = (index + 1, after, flags | found)
+                    edges.append((source, ir.sequence(prefix, node), number(target)))
+            continue
+        if count and count >= least and flags == wanted:
+            accepting.add(source)
+        if simple_tail:
+            if after is None:
+                continue
+            first = 0 if count else 1
+            lower = max(least - count, 1)
+            upper = None if most is None else most - count
+            if first:
+                more = None if upper is None else upper - 1
+                rest = ir.Repeat(ir.sequence(comma, tail), max(lower - 1, 0), more)
+                edges.append((source, ir.sequence(tail, rest), end))
+            else:
+                edges.append((source, ir.Repeat(ir.sequence(comma, tail), lower, upper), end))
+            continue
+        if after is not None:
+            for found, node in free:
+                target = (index, after, flags | found)
+                edges.append((source, ir.sequence(prefix, node), number(target)))
+    final = len(states)
+    moved = [(source, label, final if target == end else target) for source, label, target in edges]
+    if simple_tail:
+        accepting.add(final)
+    return ir.Graph(tuple(moved), frozenset(accepting), 0) if accepting else ir.NOTHING
+
+

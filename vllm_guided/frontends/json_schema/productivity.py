@@ -1,0 +1,74 @@
+"""Which rules have a text at all.
+
+In: rules. Out: the names of those from which no text can be derived (the least fixed point of "derives
+something"), and the rules a body refers to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from vllm_guided.grammar import ir
+
+
+def derives(node: ir.Node, productive: set[str]) -> bool:
+    """Whether ``node`` has a text if the rules in ``productive`` have one."""
+    kind = type(node)
+    if kind is ir.Ref:
+        return node.name in productive  # type: ignore[union-attr]
+    if kind is ir.Literal or kind is ir.ByteSet or kind is ir.CharSet or kind is ir.SpecialToken:
+        return True
+    if isinstance(node, ir.Sequence):
+        return all(derives(item, productive) for item in node.items)
+    if isinstance(node, ir.Choice):
+        return any(derives(option, productive) for option in node.options)
+    if isinstance(node, ir.Repeat):
+        return node.minimum == 0 or derives(node.item, productive)
+    assert isinstance(node, ir.Graph)
+    outgoing: dict[int, list[tuple[ir.Node, int]]] = {}
+    for source, label, target in node.edges:
+        outgoing.setdefault(source, []).append((label, target))
+    reached, queue = {node.start}, [node.start]
+    while queue:
+        here = queue.pop()
+        if here in node.accepting:
+            return True
+        for label, target in outgoing.get(here, ()):
+            if target not in reached and derives(label, productive):
+                reached.add(target)
+                queue.append(target)
+    return False
+
+
+def unproductive(rules: Mapping[str, ir.Rule]) -> set[str]:
+    """The rules without a text. Shared rules are taken to have one: they are never made without."""
+    productive = {name for name, rule in rules.items() if rule.shared}
+    waiting = [name for name in reversed(rules) if name not in productive]
+    while waiting:
+        left = []
+        for name in waiting:
+            if derives(rules[name].body, productive):
+                productive.add(name)
+            else:
+                left.append(name)
+        if len(left) == len(waiting):
+            break
+        waiting = left
+    return set(waiting)
+
+
+def references(node: ir.Node) -> Iterator[str]:
+    """The names that ``node`` refers to."""
+    if isinstance(node, ir.Ref):
+        yield node.name
+    elif isinstance(node, ir.Sequence):
+        for item in node.items:
+            yield from references(item)
+    elif isinstance(node, ir.Choice):
+        for option in node.options:
+            yield from references(option)
+    elif isinstance(node, ir.Repeat):
+        yield from references(node.item)
+    elif isinstance(node, ir.Graph):
+        for _, label, _ in node.edges:
+            yield from references(label)

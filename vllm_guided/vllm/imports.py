@@ -22,7 +22,6 @@ from vllm_guided.vllm import selection
 Patch = Callable[[ModuleType], None]
 
 _waiting: dict[str, list[Patch]] = {}
-_unfinished: dict[str, ModuleType] = {}
 _lock = threading.RLock()
 _own = threading.local()
 
@@ -50,7 +49,6 @@ def _loaded(module: ModuleType) -> None:
     """Hand a loaded module to everything that waits for it."""
     with _lock:
         patches = _waiting.pop(module.__name__, [])
-        _unfinished.pop(module.__name__, None)
     for patch in patches:
         try:
             patch(module)
@@ -68,8 +66,6 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        for module in [m for m in list(_unfinished.values()) if not _is_loading(m)]:
-            _release(module)
         if name not in _waiting or getattr(_own, "searching", False):
             return None
         _own.searching = True
@@ -100,8 +96,6 @@ class _Watched(ModuleType):
 
 def _watch(module: ModuleType) -> None:
     if type(module) is ModuleType:
-        with _lock:
-            _unfinished[module.__name__] = module
         module.__class__ = _Watched
 
 

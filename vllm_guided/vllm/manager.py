@@ -116,8 +116,6 @@ def compile_own_grammars(manager: Any) -> None:
 
 def fill_whole_batch(manager: Any) -> None:
     """Fill a step's rows in one call; anything unusual goes vLLM's own way, request by request."""
-    from vllm_guided.vllm.rows import fill, fill_plain, plan
-
     original = expect(
         manager,
         "grammar_bitmask",
@@ -134,6 +132,8 @@ def fill_whole_batch(manager: Any) -> None:
     ) -> Any:
         if not structured_output_request_ids or not is_ours(self):
             return original(self, requests, structured_output_request_ids, scheduled_spec_decode_tokens)
+        from vllm_guided.vllm.rows import fill, fill_plain, plan
+
         try:
             stride = 1 + (self.vllm_config.num_speculative_tokens or 0)
             if self._grammar_bitmask is None:
@@ -169,8 +169,6 @@ def find_layout(manager: Any) -> Any:
     Raises:
         UnexpectedVllm: it is of no version that is known.
     """
-    from vllm_guided.vllm.rows import Layout
-
     expect(manager, "_fill_bitmasks", parameters=("self", "batch"))
     strided = hasattr(manager, "_masked_reasoning_ends")
     if hasattr(manager, "_get_constraint_bounds"):
@@ -193,7 +191,9 @@ def find_layout(manager: Any) -> Any:
             f"{inspect.getmodule(manager)} has neither _get_constraint_bounds nor _get_constraint_start."
         )
 
-    def make_layout(self: Any) -> Layout:
+    def make_layout(self: Any) -> Any:
+        from vllm_guided.vllm.rows import Layout
+
         return Layout(
             strided=strided,
             bounds=functools.partial(bounds, self),

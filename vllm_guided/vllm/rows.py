@@ -110,7 +110,7 @@ def fill_plain(requests: dict[str, Any], request_ids: Sequence[str], bitmask: Bi
     """
     grammars = [requests[request_id].structured_output_request.grammar for request_id in request_ids]
     if not {type(grammar) for grammar in grammars} <= {GuidedGrammar}:
-        raise TypeError("a request's grammar is not ours")
+        raise TypeError(f"grammars of other types: {sorted({type(grammar).__name__ for grammar in grammars})}")
     count = len(grammars) * stride
     rows = list(range(0, count, stride))
     if any([grammar.failed for grammar in grammars]):

@@ -1,9 +1,12 @@
 """Apply bitmasks to logits in the host's memory.
 
-In: checked arguments (see ``arguments``). Out: nothing; the logits are changed in place. Small batches
-are done by the calling thread, big ones by torch's OpenMP team (see ``openmp``); the interpreter's lock is
-free in both cases. numba is imported at the first call, not before: a vLLM worker that imports
-it too early does not start.
+In: checked arguments (see ``arguments``). Out: nothing; the logits are changed in place. The calling thread
+begins alone; only when it has written as much as a team of threads is worth, torch's OpenMP team
+(see ``openmp``) does the rest. So the team is not started for small batches, nor for big ones whose
+masks allow nearly everything, and where other processes hold the cores, which makes every start of
+a team cost a time slice, no call waits for it in vain. The interpreter's lock is free all along.
+
+numba is imported at the first call, not before: a vLLM worker that imports it too early does not start.
 """
 
 from __future__ import annotations
@@ -16,14 +19,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from . import job as fields
 from . import openmp
 from .arguments import MINUS_INFINITY
 
-# From how many logits on a team is worth its start, some ten to fifty microseconds: eight rows of
-# 128,000 tokens, which take one thread 100 to 300 microseconds if most tokens are masked.
-PARALLEL_LOGITS = 1 << 20
-# Tokens in a tile of a shared job; a multiple of 2048. Small enough to share one row, long enough to stream.
+# Lines of 64 bytes that the calling thread writes before it starts the team: 2 MiB, some 200 microseconds,
+# where to start a team costs 10 to 50.
+ALONE_LINES = 1 << 15
+# Tokens in a tile; a multiple of 2048. Short enough to share out a few rows, long enough to stream.
 TILE = 1 << 15
+
+_UNLIMITED = 1 << 62
 
 
 @functools.cache
@@ -60,33 +66,31 @@ def apply(
     if masks == 0 or tokens == 0:
         return
     size = logits.element_size()
-    shared = masks * tokens >= PARALLEL_LOGITS and openmp.team_size() > 1
-    tile = TILE if shared else -(-tokens // 2048) * 2048
-    tiles_per_row = -(-tokens // tile)
-    job = np.array(  # in the order of the fields in cpu_code
-        (
-            0,
-            masks * tiles_per_row,
-            tiles_per_row,
-            tile,
-            logits.data_ptr(),
-            logits.stride(0) * size,
-            logits.stride(1) * size if tokens > 1 else size,
-            tokens,
-            bitmask.data_ptr(),
-            bitmask.stride(0) * 4,
-            bitmask.shape[1],
-            0 if targets is None else targets.ctypes.data,
-            0 if sources is None else sources.ctypes.data,
-            MINUS_INFINITY[logits.dtype],
-        ),
-        dtype=np.int64,
-    )
+    alone = openmp.team_size() == 1
+    tiles_per_row = -(-tokens // TILE)
+    values = {
+        fields.NEXT: 0,
+        fields.TILES: masks * tiles_per_row,
+        fields.TILES_PER_ROW: tiles_per_row,
+        fields.TILE: TILE,
+        fields.LOGITS: logits.data_ptr(),
+        fields.LOGITS_ROW_STRIDE: logits.stride(0) * size,
+        fields.LOGITS_TOKEN_STRIDE: logits.stride(1) * size if tokens > 1 else size,
+        fields.TOKENS: tokens,
+        fields.MASK: bitmask.data_ptr(),
+        fields.MASK_ROW_STRIDE: bitmask.stride(0) * 4,
+        fields.WORDS: bitmask.shape[1],
+        fields.INDICES: 0 if targets is None else targets.ctypes.data,
+        fields.ROW_IDS: 0 if sources is None else sources.ctypes.data,
+        fields.VALUE: MINUS_INFINITY[logits.dtype],
+        fields.BUDGET: _UNLIMITED if alone else ALONE_LINES,
+    }
+    job = np.array([values[i] for i in range(fields.FIELDS)], dtype=np.int64)
     address, function = _function(size)
-    if shared:
+    function(job.ctypes.data)
+    if not alone and job[fields.NEXT] < job[fields.TILES]:
+        job[fields.BUDGET] = _UNLIMITED
         openmp.run(address, job.ctypes.data)
-    else:
-        function(job.ctypes.data)
 
 
 def _check_indices(indices: torch.Tensor, rows: int) -> npt.NDArray[np.int64]:

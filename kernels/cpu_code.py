@@ -1,9 +1,8 @@
 """Machine code that applies bitmasks to logits in the host's memory, as numba compiles it.
 
-In: the address of a job, an array of 64-bit integers laid out as the constants ``NEXT`` to ``VALUE`` below
-say. Out: nothing; disallowed logits become minus infinity in place. One C function per width of a logit
-(2, 4 and 8 bytes) works on bit patterns, so that float16, bfloat16, float32 and float64 need neither
-conversion nor a copy, and an allowed NaN keeps its payload.
+In: the address of a job (see ``job``). Out: nothing; disallowed logits become minus infinity in place. One C
+function per width of a logit (2, 4 and 8 bytes) works on bit patterns, so that float16, bfloat16, float32 and
+float64 need neither conversion nor a copy, and an allowed NaN keeps its payload.
 
 A job is cut into tiles, and a function called on it takes tiles from a shared counter until none is left:
 called once it does the whole job, called by a team of threads at the same time it shares it out, and
@@ -32,22 +31,23 @@ from numba.extending import intrinsic
 
 from vllm_guided.numba_setup import numba_cache_directory
 
-# The fields of a job. Addresses and strides are in bytes.
-NEXT: Final = 0  # the next tile to take
-TILES: Final = 1  # how many there are
-TILES_PER_ROW: Final = 2
-TILE: Final = 3  # tokens in a tile, a multiple of 2048
-LOGITS: Final = 4  # address, stride of a row, stride of a token, number of tokens
-LOGITS_ROW_STRIDE: Final = 5
-LOGITS_TOKEN_STRIDE: Final = 6
-TOKENS: Final = 7
-MASK: Final = 8  # address, stride of a row, words in a row
-MASK_ROW_STRIDE: Final = 9
-WORDS: Final = 10
-INDICES: Final = 11  # address of the logits' row of each mask row as int64, or 0
-ROW_IDS: Final = 12  # address of the table's row of each mask row as int64, or 0
-VALUE: Final = 13  # the bit pattern of minus infinity
-FIELDS: Final = 14
+from .job import (
+    BUDGET,
+    INDICES,
+    LOGITS,
+    LOGITS_ROW_STRIDE,
+    LOGITS_TOKEN_STRIDE,
+    MASK,
+    MASK_ROW_STRIDE,
+    NEXT,
+    ROW_IDS,
+    TILE,
+    TILES,
+    TILES_PER_ROW,
+    TOKENS,
+    VALUE,
+    WORDS,
+)
 
 _ALL: Final = np.uint32(0xFFFFFFFF)
 _NONE: Final = np.uint32(0)
@@ -160,8 +160,9 @@ def _mask_words(row: int, stride: int, mask: int, words: int, first: int, last: 
 @njit
 def _mask_tile(
     row: int, stride: int, size: int, mask: int, words: int, first: int, last: int, value: int
-) -> None:
-    """Apply a mask row to the tokens ``first`` (a multiple of 64 lines) to ``last`` of a row."""
+) -> int:
+    """Apply a mask row to the tokens ``first`` (a multiple of 64 lines) to ``last``; the lines it cost."""
+    lines = 0
     if stride == size:
         lanes = 64 // size
         end = min(last, 32 * words)
@@ -170,26 +171,30 @@ def _mask_tile(
             while todo != 0:
                 token = first + lanes * _lowest(todo)
                 todo &= todo - 1
+                lines += 1
                 _blend(row + token * size, mask + (token >> 3), value)
             first += 64 * lanes
         while first + 32 <= end:
             if _load32(mask + (first >> 3)) != _ALL:
                 for token in range(first, first + 32, lanes):
+                    lines += 1
                     _blend(row + token * size, mask + (token >> 3), value)
             first += 32
     _mask_words(row, stride, mask, words, first, last, value)
+    return lines + ((last - first) >> 3)
 
 
 @njit
 def _mask_tiles(job: int, size: int, value: int) -> None:
-    """Take tiles of a job until none is left. ``value`` has the width of a logit, ``size`` bytes."""
+    """Take tiles of a job until none is left or the budget is spent. ``size`` is a logit's, in bytes."""
     tiles = _load64(job + 8 * TILES)
+    budget = _load64(job + 8 * BUDGET)
     per_row = _load64(job + 8 * TILES_PER_ROW)
     tile_tokens = _load64(job + 8 * TILE)
     tokens = _load64(job + 8 * TOKENS)
     indices = _load64(job + 8 * INDICES)
     row_ids = _load64(job + 8 * ROW_IDS)
-    while True:
+    while budget > 0:
         tile = _take(job + 8 * NEXT)
         if tile >= tiles:
             break
@@ -203,7 +208,7 @@ def _mask_tiles(job: int, size: int, value: int) -> None:
             mask_row = _load64(row_ids + 8 * mask_row)
             if mask_row < 0:
                 continue
-        _mask_tile(
+        budget -= _mask_tile(
             _load64(job + 8 * LOGITS) + logits_row * _load64(job + 8 * LOGITS_ROW_STRIDE),
             _load64(job + 8 * LOGITS_TOKEN_STRIDE),
             size,

@@ -19,7 +19,8 @@ A chunk begins at a multiple of 16 bytes in memory. Rows need not: a vocabulary 
 anywhere, so chunks are counted from the first such address of the row, and what is left at its two
 ends is stored one by one.
 
-The kernel sees logits as integers of their width, so that an allowed NaN keeps its payload.
+The kernel sees logits as integers of their width and is told the bits of minus infinity, so that an allowed
+NaN keeps its payload and float16 and bfloat16 share one compilation.
 """
 
 # ruff: noqa: N803, N806 (constants of a kernel are written large in Triton)
@@ -43,7 +44,7 @@ WARPS = 4
 
 # One compilation for all sizes: nothing is specialised but whether tokens lie side by side (token_stride 1).
 @triton.jit(
-    do_not_specialize=["row_stride", "rows", "tokens", "mask_stride", "mask_rows", "words"],
+    do_not_specialize=["row_stride", "rows", "tokens", "mask_stride", "mask_rows", "words", "masked"],
     do_not_specialize_on_alignment=["logits_ptr", "mask_ptr", "indices_ptr", "row_ids_ptr"],
 )
 def mask_rows_kernel(  # type: ignore[no-untyped-def]
@@ -58,7 +59,7 @@ def mask_rows_kernel(  # type: ignore[no-untyped-def]
     words,
     indices_ptr,
     row_ids_ptr,
-    MASKED: tl.constexpr,
+    masked,
     CHUNK: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -72,6 +73,7 @@ def mask_rows_kernel(  # type: ignore[no-untyped-def]
     # A negative row id allows everything; the other cases are rows that do not exist.
     if (row < 0) | (row >= rows) | (mask_row < 0) | (mask_row >= mask_rows):
         return
+    masked = masked.to(logits_ptr.dtype.element_ty)
     logits_ptr += row * row_stride
     mask_ptr += mask_row * mask_stride
 
@@ -100,9 +102,9 @@ def mask_rows_kernel(  # type: ignore[no-untyped-def]
     mixed = touched & (bits != 0)
     offset = (chunk * CHUNK)[:, None] + lane[None, :]
     pointers = chunks_ptr + offset.to(tl.int64) * token_stride
-    old = tl.load(pointers, mask=mixed[:, None], other=MASKED)
+    old = tl.load(pointers, mask=mixed[:, None], other=masked)
     keep = ((bits[:, None] >> lane[None, :]) & 1) != 0
-    tl.store(pointers, tl.where(keep, old, MASKED), mask=touched[:, None])
+    tl.store(pointers, tl.where(keep, old, masked), mask=touched[:, None])
 
     # The tokens before the first whole chunk and after the last, one by one.
     if tl.program_id(1) == tl.num_programs(1) - 1:
@@ -112,8 +114,8 @@ def mask_rows_kernel(  # type: ignore[no-untyped-def]
         inside = (edge_token < tokens) & ((edge >= CHUNK) | (edge < head))
         edge_word = edge_token // 32
         edge_packed = tl.load(mask_ptr + edge_word, mask=inside & (edge_word < words), other=0)
-        masked = inside & (((edge_packed >> (edge_token % 32)) & 1) == 0)
-        tl.store(logits_ptr + edge_token.to(tl.int64) * token_stride, MASKED, mask=masked)
+        restricted = inside & (((edge_packed >> (edge_token % 32)) & 1) == 0)
+        tl.store(logits_ptr + edge_token.to(tl.int64) * token_stride, masked, mask=restricted)
 
 
 def apply(
@@ -143,7 +145,7 @@ def apply(
             bitmask.shape[1],
             indices,
             row_ids,
-            MASKED=MINUS_INFINITY[logits.dtype],
+            MINUS_INFINITY[logits.dtype],
             CHUNK=CHUNK_BYTES // size,
             BLOCK=block,
             num_warps=WARPS,

@@ -57,7 +57,7 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Run the test with the calling thread alone, and with torch's threads, however small the job is."""
     if request.param == "team" and openmp.team_size() == 1:
         pytest.skip("torch has one thread, or no OpenMP runtime")
-    monkeypatch.setattr(cpu, "PARALLEL_LOGITS", 0 if request.param == "team" else 1 << 62)
+    monkeypatch.setattr(cpu, "ALONE_LINES", 3 if request.param == "team" else 1 << 62)
     monkeypatch.setattr(cpu, "TILE", 2048)
     yield request.param
 

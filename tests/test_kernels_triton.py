@@ -22,7 +22,6 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from vllm_guided.kernels import triton_kernel  # noqa: E402
 
 HERE = Path(__file__).parent
-MINUS_INFINITY = {"*i16": -128, "*i32": -8388608, "*i64": -(1 << 52)}  # of bfloat16, float32, float64
 SIZES = {"*i16": 2, "*i32": 4, "*i64": 8}
 
 
@@ -33,7 +32,6 @@ def compile_kernel(
     kernel = triton_kernel.mask_rows_kernel
     size = SIZES[logits]
     constants: dict[str, int | None] = {
-        "MASKED": MINUS_INFINITY[logits],
         "CHUNK": triton_kernel.CHUNK_BYTES // size,
         "BLOCK": triton_kernel.BLOCK_BYTES // size,
     }
@@ -42,6 +40,8 @@ def compile_kernel(
     if rows is None:
         constants.update(indices_ptr=None, row_ids_ptr=None)
     types = {"logits_ptr": logits, "mask_ptr": "*i32", "indices_ptr": rows, "row_ids_ptr": rows}
+    if logits == "*i64":
+        types["masked"] = "i64"
     signature = {
         name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names
     }

@@ -352,6 +352,14 @@ def without_first_bytes(automaton: Dfa, mask: int) -> Dfa:
     return _trimmed(moved, [state + 1 for state in automaton.accepting])
 
 
+def accepts(automaton: Dfa, data: bytes) -> bool:
+    """Whether ``data`` is a member."""
+    state: int | None = 0
+    for byte in data:
+        state = automaton.step(state, byte) if state is not None else None
+    return state in automaton.accepting
+
+
 def is_empty(automaton: Dfa) -> bool:
     """Whether no string is a member."""
     return not automaton.accepting

@@ -79,7 +79,9 @@ class _Inliner:
             case ir.Repeat(item, minimum, maximum):
                 return ir.Repeat(self.inline(item, under_way), minimum, maximum)
             case ir.Graph(edges, accepting, start):
-                moved = tuple((source, self.inline(label, under_way), target) for source, label, target in edges)
+                moved = tuple(
+                    (source, self.inline(label, under_way), target) for source, label, target in edges
+                )
                 return ir.Graph(moved, accepting, start)
             case _:
                 return node

@@ -87,7 +87,9 @@ class Lexer:
         if char == "'":
             raise self.fail("strings stand in double quotes", position)
         if self.source.startswith(":=", position) or char == ":":
-            raise self.fail("a rule is written name ::= ...; for Lark's name: ..., say that it is Lark", position)
+            raise self.fail(
+                "a rule is written name ::= ...; for Lark's name: ..., say that it is Lark", position
+            )
         raise self.fail(f"{char!r} is not expected here", position)
 
     def escape(self, position: int, also: str) -> tuple[str, int]:
@@ -173,8 +175,6 @@ class Lexer:
 def _negated(ranges: list[tuple[int, int]]) -> ir.Node:
     kept: list[tuple[int, int]] = []
     low = 0
-    for first, last in [*sorted(ranges), (0xD800, 0xDFFF), (ir.MAX_CODE_POINT + 1, 0)]:
-        pass
     for first, last in sorted([*ranges, (0xD800, 0xDFFF)]):
         if first > low:
             kept.append((low, first - 1))

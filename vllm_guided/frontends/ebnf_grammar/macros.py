@@ -5,6 +5,7 @@ In: the macro's name with its arguments (values and ``name=value`` pairs). Out: 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from vllm_guided.errors import InvalidConstraint, UnsupportedConstraint
@@ -12,7 +13,9 @@ from vllm_guided.frontends import free_text, regular
 from vllm_guided.frontends.substring import substring_node
 from vllm_guided.grammar import ir
 
-MACROS = frozenset({"Regex", "Substring", "TagDispatch", "Token", "ExcludeToken", "TokenTagDispatch", "AnyText"})
+MACROS = frozenset(
+    {"Regex", "Substring", "TagDispatch", "Token", "ExcludeToken", "TokenTagDispatch", "AnyText"}
+)
 
 
 def expand(name: str, values: list[Any], options: dict[str, Any]) -> ir.Node:
@@ -63,7 +66,7 @@ def _boolean(options: dict[str, Any], key: str, default: bool) -> bool:
 
 
 def _regex(values: list[Any], options: dict[str, Any]) -> ir.Node:
-    """xgrammar's regexps are ECMA-262's, ignore case in ASCII only, and without flags a dot is any character."""
+    """Regexps of ECMA-262 that ignore case in ASCII only; without flags a dot is any character."""
     from vllm_guided.frontends.regex import regex_node
 
     _known("Regex", options, ("flags", "json_string"))
@@ -128,7 +131,7 @@ def _token_tag_dispatch(values: list[Any], options: dict[str, Any]) -> ir.Node:
 
 
 def token_dispatch(
-    pairs: list[tuple[Any, ir.Node]], excludes: tuple[Any, ...] | list[Any], *, loop: bool
+    pairs: Sequence[tuple[Any, ir.Node]], excludes: tuple[Any, ...] | list[Any], *, loop: bool
 ) -> ir.Node:
     """Any tokens; where one is a trigger, its node follows. The free part has no token of ``excludes``."""
     triggers = [trigger for trigger, _ in pairs]

@@ -79,7 +79,7 @@ class Parser:
         return out
 
     def header(self, position: int) -> tuple[dict[str, Any], int]:
-        """Attributes, and the offset behind ``::=``, if what follows a name makes it a rule's head; else 0."""
+        """Attributes and the offset behind ``::=`` where a rule's head goes on; else 0."""
         if self.source.startswith("::=", position):
             return {}, position + 3
         if not self.source.startswith("[", position):
@@ -198,7 +198,9 @@ class Parser:
                 return item
         self.take()
         if self.here.kind in ("*", "+", "?", "count"):
-            raise self.fail("one repetition stands behind another; put parentheses around the inner", self.here)
+            raise self.fail(
+                "one repetition stands behind another; put parentheses around the inner", self.here
+            )
         return item
 
     def element(self) -> ir.Node:

@@ -23,6 +23,7 @@ from lark.grammar import Symbol
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint, UnsupportedConstraint
 from vllm_guided.frontends import regular
 from vllm_guided.frontends.lark_grammar.dialect import Attribute, PlainText
+from vllm_guided.frontends.lark_grammar.loader import LarkTree
 from vllm_guided.frontends.lark_grammar.terminals import Terminals
 from vllm_guided.grammar import ir
 
@@ -102,7 +103,7 @@ class Lexemes:
         token = Token(attribute.kind.upper(), attribute.value)
         return self.terminals.node(Tree("literal", [token]), where)
 
-    def body(self, tree: Tree[Any]) -> ir.Node:
+    def body(self, tree: LarkTree) -> ir.Node:
         """A rule's tree read as a terminal: it may use terminals, not rules."""
         match str(tree.data):
             case "expansions":
@@ -121,7 +122,7 @@ class Lexemes:
             return self.terminals.node(self.terminals.named(item))
         return self.terminals.node(item)
 
-    def literal(self, tree: Tree[Any]) -> ir.Node:
+    def literal(self, tree: LarkTree) -> ir.Node:
         """The node of a literal or range in a rule, less what rivals leave of it."""
         node = self.terminals.node(tree)
         return self.restricted(f"%{id(tree)}", node)

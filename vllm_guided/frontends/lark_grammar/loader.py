@@ -26,6 +26,9 @@ from vllm_guided.errors import InvalidConstraint, UnsupportedConstraint
 from vllm_guided.frontends.lark_grammar.dialect import PlainText
 from vllm_guided.frontends.positions import offset_of
 
+#: A tree of Lark's: its children are trees, tokens and symbols, so no type says more.
+LarkTree = Any
+
 MAX_TEXT = 1_000_000
 BUNDLED = ("common", "python", "unicode", "lark")
 
@@ -85,10 +88,10 @@ def _import(
     _, text = stock.stdlib_loader(None, f"{name}.lark")
     builder = _Builder()
     names = dict(aliases)
-    mangle = stock._get_mangle(name.replace(".", "__"), names, base_mangle)
+    mangle = stock._get_mangle(name, names, base_mangle)  # type: ignore[no-untyped-call]
     builder.load_grammar(text, f"<{name}.lark>", mangle)
     exported = frozenset(wanted for wanted in names if mangle(wanted) in builder._definitions)
-    builder._remove_unused([mangle(wanted) for wanted in names])
+    builder._remove_unused([mangle(wanted) for wanted in names])  # type: ignore[no-untyped-call]
     return builder._definitions, exported
 
 

@@ -123,7 +123,8 @@ def parse(source: str, offset: int, *, condition: bool) -> tuple[Expression, int
 
 
 def _bits(number: int, span: Expression) -> int:
-    return number >> span[1] & ((1 << span[2] - span[1]) - 1)
+    first, end = int(span[1]), int(span[2])
+    return number >> first & ((1 << end - first) - 1)
 
 
 def needs_parameter(expression: Expression) -> bool:
@@ -135,22 +136,22 @@ def value(expression: Expression, number: int) -> int:
     """The number an argument passes on, in a rule whose own number is ``number``."""
     match expression:
         case ("same",):
-            return number
-        case ("number", constant):
-            return int(constant)
-        case ("set_bit", bit):
-            return number | 1 << int(bit)
-        case ("clear_bit", bit):
-            return number & ~(1 << int(bit))
-        case ("bit_and", mask):
-            return number & int(mask)
-        case ("bit_or", mask):
-            return number | int(mask)
-        case ("incr" | "decr" as word, span):
-            top = (1 << span[2] - span[1]) - 1
-            part = _bits(number, span)
+            return int(number)
+        case ("number", int(constant)):
+            return constant
+        case ("set_bit", int(bit)):
+            return number | 1 << bit
+        case ("clear_bit", int(bit)):
+            return number & ~(1 << bit)
+        case ("bit_and", int(mask)):
+            return number & mask
+        case ("bit_or", int(mask)):
+            return number | mask
+        case ("incr" | "decr" as word, (_, int(first), int(end))):
+            top = (1 << end - first) - 1
+            part = number >> first & top
             part = min(part + 1, top) if word == "incr" else max(part - 1, 0)
-            return number & ~(top << span[1]) | part << span[1]
+            return number & ~(top << first) | part << first
     raise AssertionError(expression)
 
 
@@ -170,7 +171,7 @@ def holds(expression: Expression, number: int) -> bool:
         case ("bit_set", bit):
             return bool(number >> int(bit) & 1)
         case ("is_ones", span):
-            return _bits(number, span) == (1 << span[2] - span[1]) - 1
+            return _bits(number, span) == (1 << int(span[2]) - int(span[1])) - 1
         case ("is_zeros", span):
             return _bits(number, span) == 0
         case (str(word), span, constant) if word in _COMPARE:

@@ -7,17 +7,16 @@ trees, not its language, so they leave nothing behind here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from lark import Token, Tree
-from lark.grammar import Symbol, Terminal
+from lark import Token
+from lark.grammar import Symbol
 
 from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint, UnsupportedConstraint
 from vllm_guided.frontends.first import first_of
 from vllm_guided.frontends.lark_grammar import parametric
 from vllm_guided.frontends.lark_grammar.dialect import Extension, PlainText
 from vllm_guided.frontends.lark_grammar.lexemes import Lexemes
-from vllm_guided.frontends.lark_grammar.loader import Definitions
+from vllm_guided.frontends.lark_grammar.loader import Definitions, LarkTree
 from vllm_guided.frontends.lark_grammar.skips import Skips
 from vllm_guided.frontends.lark_grammar.terminals import Terminals, structured_regex
 from vllm_guided.frontends.wide import is_wide
@@ -55,7 +54,7 @@ class Rules:
         self.names: dict[Key, str] = {}
         self.pending: list[tuple[Key, str]] = []
         self.embedded = 0
-        ignored = [self.terminal_body(Terminal(name)) for name in definitions.ignored]
+        ignored = [self.terminal_body(Symbol(name)) for name in definitions.ignored]
         self.skips = Skips(ignored, self.out)
         if self.skips.groups and plain.options.get("allow_initial_skip") is False:
             raise UnsupportedConstraint(
@@ -122,7 +121,7 @@ class Rules:
         scope = _Scope(key, dict(zip(definition.params, key[2], strict=True)))
         return ir.Rule(self.expansions(definition.tree, scope))
 
-    def expansions(self, tree: Tree[Any], scope: _Scope) -> ir.Node:
+    def expansions(self, tree: LarkTree, scope: _Scope) -> ir.Node:
         options = []
         for child in tree.children:
             if child.data == "alias":
@@ -130,7 +129,7 @@ class Rules:
             options.append(self.expression(child, scope))
         return ir.choice(*options)
 
-    def expansion(self, tree: Tree[Any], scope: _Scope) -> ir.Node:
+    def expansion(self, tree: LarkTree, scope: _Scope) -> ir.Node:
         items: list[ir.Node] = []
         kinds = [self.terminals.operator(child) for child in tree.children]
         for child, kind in zip(tree.children, kinds, strict=True):
@@ -145,7 +144,7 @@ class Rules:
             items.append(self.expression(child, scope))
         return ir.sequence(*items)
 
-    def place(self, tree: Tree[Any]) -> str:
+    def place(self, tree: LarkTree) -> str:
         """The place of the first literal in a tree."""
         token = next(tree.scan_values(lambda value: isinstance(value, Token)), None)
         if token is None:
@@ -153,7 +152,7 @@ class Rules:
         extension = self.plain.extension(token) if token.type == "STRING" else None
         return self.plain.where(extension.offset) if extension else self.terminals.where(token)
 
-    def expression(self, tree: Tree[Any], scope: _Scope) -> ir.Node:
+    def expression(self, tree: LarkTree, scope: _Scope) -> ir.Node:
         match str(tree.data):
             case "expansions":
                 return self.expansions(tree, scope)
@@ -170,7 +169,7 @@ class Rules:
             case _:
                 raise AssertionError(tree.data)
 
-    def argument(self, tree: Tree[Any], scope: _Scope) -> Argument:
+    def argument(self, tree: LarkTree, scope: _Scope) -> Argument:
         """A ``value``: a symbol (which may be used as a template), or a node."""
         item = tree.children[0]
         if isinstance(item, Symbol):
@@ -200,7 +199,7 @@ class Rules:
             )
         return self.use((symbol.name, None, ()))
 
-    def template(self, tree: Tree[Any], scope: _Scope) -> ir.Node:
+    def template(self, tree: LarkTree, scope: _Scope) -> ir.Node:
         symbol = tree.children[0]
         name = symbol.name
         if name in scope.names:
@@ -231,7 +230,7 @@ class Rules:
             self.out[symbol.name] = ir.Rule(body, shared=is_wide(body))
         return self.skips.before(ir.Ref(symbol.name), first_of(body, {}), body)
 
-    def token(self, node: ir.Node, tree: Tree[Any]) -> ir.Node:
+    def token(self, node: ir.Node, tree: LarkTree) -> ir.Node:
         """A literal, range or regexp that stands in a rule."""
         if is_wide(node):
             name = f"%literal{len(self.out)}"
@@ -270,7 +269,7 @@ class Rules:
             raise InvalidConstraint(f"the rule {name} is not parametric", where=where)
         if scope.number is None and parametric.needs_parameter(argument):
             raise InvalidConstraint(
-                f"{scope.key[0]} is not parametric, so it has no number to pass on; give {name} one: {name}::0",
+                f"{scope.key[0]} is not parametric and has no number to pass on; write {name}::0",
                 where=where,
             )
         return self.use((name, parametric.value(argument, scope.number or 0), ()))

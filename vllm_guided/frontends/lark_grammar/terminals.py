@@ -22,6 +22,7 @@ from lark.grammar import Symbol
 from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint, UnsupportedConstraint
 from vllm_guided.frontends import regular
 from vllm_guided.frontends.lark_grammar.dialect import UNBOUNDED, Extension, PlainText, check_counts
+from vllm_guided.frontends.lark_grammar.loader import LarkTree
 from vllm_guided.frontends.substring import substring_node
 from vllm_guided.grammar import ir
 
@@ -66,7 +67,7 @@ class Terminals:
         offset = getattr(token, "start_pos", None)
         return self.plain.where(self.plain.source_offset(offset)) if offset is not None else ""
 
-    def node(self, tree: Tree[Any], where: str = "") -> ir.Node:
+    def node(self, tree: LarkTree, where: str = "") -> ir.Node:
         """The language of a terminal's tree (``expansions``, or a literal or range standing in a rule)."""
         try:
             return self._node(tree)
@@ -77,11 +78,11 @@ class Terminals:
             message = f"{error.where}: {error.message}" if error.where else error.message
             raise type(error)(message, where=place) from None
 
-    def _place(self, tree: Tree[Any]) -> str:
+    def _place(self, tree: LarkTree) -> str:
         token = next(tree.scan_values(lambda value: isinstance(value, Token)), None)
         return self.where(token) if token is not None else ""
 
-    def _node(self, tree: Tree[Any]) -> ir.Node:
+    def _node(self, tree: LarkTree) -> ir.Node:
         if tree.data == "expansions" and len(tree.children) > 1:
             return ir.choice(*(self._node(child) for child in tree.children))
         string = self._plain_string(tree)
@@ -104,7 +105,7 @@ class Terminals:
                 return self._extension(tree.children[0])
         raise AssertionError(tree.data)
 
-    def _plain_string(self, tree: Tree[Any]) -> str | None:
+    def _plain_string(self, tree: LarkTree) -> str | None:
         """The string that the tree is, where it is no more than that."""
         while tree.data in ("expansions", "expansion", "value") and len(tree.children) == 1:
             tree = tree.children[0]
@@ -124,7 +125,7 @@ class Terminals:
         if token.type == "REGEXP" and "\\u{" in token:  # ECMA-262's and Rust's spelling of a code point
             token = Token.new_borrow_pos(token.type, _BRACED.sub(_code_point, token), token)
         try:
-            return stock._literal_to_pattern(token)
+            return stock._literal_to_pattern(token)  # type: ignore[no-untyped-call]
         except (LarkGrammarError, SyntaxError, ValueError):
             raise InvalidConstraint(
                 f"{token} is not a literal Lark can read; check its escapes and line ends",
@@ -196,7 +197,7 @@ class Terminals:
             )
         return value
 
-    def named(self, symbol: Symbol) -> Tree[Any]:
+    def named(self, symbol: Symbol) -> LarkTree:
         """The tree of a terminal used by name."""
         definition = self.definitions.get(symbol.name)
         places = self.plain.names.get(symbol.name)
@@ -210,10 +211,10 @@ class Terminals:
             )
         if definition.tree is None:
             raise InvalidConstraint(f"{symbol.name} is a special token; terminals are text", where=where)
-        tree: Tree[Any] = definition.tree
+        tree: LarkTree = definition.tree
         return tree
 
-    def counts(self, tree: Tree[Any]) -> tuple[int, int | None]:
+    def counts(self, tree: LarkTree) -> tuple[int, int | None]:
         """The counts of an ``expr``: its operator, or the numbers behind ``~``."""
         operator, *numbers = tree.children[1:]
         match str(operator):

@@ -12,6 +12,7 @@ from typing import Any
 from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint, UnsupportedConstraint
 from vllm_guided.frontends import free_text, regular
 from vllm_guided.frontends.ebnf_grammar.macros import token_dispatch, tokens
+from vllm_guided.frontends.spelled import spelled
 from vllm_guided.frontends.tags.fields import Fields, pointer
 from vllm_guided.grammar import ir
 
@@ -69,7 +70,7 @@ class Formats:
     # -- basic formats ---------------------------------------------------------------------------
 
     def on_const_string(self, fields: Fields, ends: Ends) -> ir.Node:
-        return ir.text(fields.string("value"))
+        return spelled(fields.string("value"))
 
     def on_json_schema(self, fields: Fields, ends: Ends) -> ir.Node:
         from vllm_guided.frontends.tags import styles
@@ -175,7 +176,7 @@ class Formats:
 
     def on_tag(self, fields: Fields, ends: Ends) -> ir.Node:
         begin, rest = self.tag_parts(fields)
-        return ir.sequence(ir.text(begin) if isinstance(begin, str) else begin, rest)
+        return ir.sequence(spelled(begin) if isinstance(begin, str) else begin, rest)
 
     def tag_parts(self, fields: Fields) -> Tag:
         begin = fields.get("begin")
@@ -202,14 +203,18 @@ class Formats:
     def closed(self, fields: Fields, ends: Ends) -> ir.Node:
         """Content and end: a text ends where an end is first complete."""
         content = fields.get("content")
-        if isinstance(content, dict) and content.get("type") == "any_text" and content.get("max_chars") is None:
+        if (
+            isinstance(content, dict)
+            and content.get("type") == "any_text"
+            and content.get("max_chars") is None
+        ):
             inner = Fields(content, pointer(fields.where, "content"), "the format any_text")
             excludes = self.text_limits(inner)
             inner.get("max_chars", None)
             inner.close()
-            return self.rule(free_text.text_until(ends, excludes), "text", shared=True)
+            return self.rule(free_text.text_until(ends, excludes, tokens=True), "text", shared=True)
         node = self.content(fields, tuple(end for end in ends if end))
-        return ir.sequence(node, ir.choice(*(ir.text(end) for end in ends)))
+        return ir.sequence(node, ir.choice(*(spelled(end) for end in ends)))
 
     def tags(self, fields: Fields) -> list[tuple[Tag, str]]:
         """The tags of a list with their places."""
@@ -245,8 +250,8 @@ class Formats:
                 raise InvalidConstraint(
                     f"one trigger must begin the tag's begin {begin!r}; these do: {found}", where=where
                 )
-            by_trigger[fitting[0]].append(ir.sequence(ir.text(begin[len(fitting[0]) :]), rest))
-            whole.append(ir.sequence(ir.text(begin), rest))
+            by_trigger[fitting[0]].append(ir.sequence(spelled(begin[len(fitting[0]) :]), rest))
+            whole.append(ir.sequence(spelled(begin), rest))
         first = ir.choice(*whole)
         if at_least_one and once:
             return first
@@ -254,17 +259,18 @@ class Formats:
             [(trigger, self.rule(ir.choice(*rests), "tags")) for trigger, rests in by_trigger.items()],
             [*excludes, *ends],
             loop=not once,
+            tokens=True,
         )
         node = self.rule(free_text.dispatch(spec), "text")
         return ir.sequence(first, node) if at_least_one else node
 
     def on_tags_with_separator(self, fields: Fields, ends: Ends) -> ir.Node:
-        separator = ir.text(fields.string("separator"))
+        separator = spelled(fields.string("separator"))
         at_least_one = fields.boolean("at_least_one", False)
         once = fields.boolean("stop_after_first", False)
         tag = ir.choice(
             *(
-                ir.sequence(ir.text(begin) if isinstance(begin, str) else begin, rest)
+                ir.sequence(spelled(begin) if isinstance(begin, str) else begin, rest)
                 for (begin, rest), _ in self.tags(fields)
             )
         )
@@ -280,7 +286,9 @@ class Formats:
                 raise fields.fail("a pattern is a string that is not empty", "rules")
         excludes = fields.strings("excludes", [], empty=True)
         loop = fields.boolean("loop", True)
-        return self.rule(free_text.dispatch(free_text.Dispatch(rules, [*excludes, *ends], loop)), "text")
+        return self.rule(
+            free_text.dispatch(free_text.Dispatch(rules, [*excludes, *ends], loop, tokens=True)), "text"
+        )
 
     def dispatch_rules(self, fields: Fields) -> list[tuple[Any, ir.Node]]:
         rules = []

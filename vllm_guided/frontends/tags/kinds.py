@@ -1,4 +1,4 @@
-"""A JSON schema by the kinds of value it allows: what a tool-call style that writes each kind differently asks.
+"""A JSON schema by the kinds of value it allows: for styles that write each kind in its own way.
 
 In: a schema and the root it stands in. Out: pairs of a kind (string, number, boolean, null, array, object)
 and a schema for values of that kind alone, which say together what the schema says.
@@ -14,8 +14,8 @@ KINDS = ("string", "number", "boolean", "null", "array", "object")
 MAX_REFERENCES = 200
 
 _ANNOTATIONS = frozenset({
-    "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "$schema",
-    "$id", "$defs", "definitions", "nullable", "strict",
+    "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment",
+    "$schema", "$id", "$defs", "definitions", "nullable", "strict",
 })  # fmt: skip
 
 Case = tuple[str, Any]
@@ -29,7 +29,9 @@ def kind_of(value: Any) -> str:
         return "number"
     if value is None:
         return "null"
-    return {str: "string", list: "array", dict: "object"}[type(value)]
+    if isinstance(value, str):
+        return "string"
+    return "array" if isinstance(value, list) else "object"
 
 
 def is_free(schema: Any) -> bool:
@@ -76,7 +78,9 @@ class Schemas:
         if not isinstance(schema, dict) or not isinstance(self.root, dict):
             return schema
         found = {key: self.root[key] for key in ("$defs", "definitions", "$schema") if key in self.root}
-        if any(text.split("/")[1:2] not in (["$defs"], ["definitions"]) for text in _references(schema, found)):
+        if any(
+            text.split("/")[1:2] not in (["$defs"], ["definitions"]) for text in _references(schema, found)
+        ):
             raise UnsupportedConstraint(
                 "a $ref to anything but #/$defs or #/definitions is not supported where arguments are tags"
             )

@@ -1,7 +1,7 @@
 """Styles that write objects and arrays as tags too: Cohere's and MiniMax M3's.
 
-    <cofl:value name="a" type="list"><cofl:value type="raw">text</cofl:value></cofl:value>
-    ]<]minimax[>[<a>]<]minimax[>[<item>text]<]minimax[>[</item>]<]minimax[>[</a>
+<cofl:value name="a" type="list"><cofl:value type="raw">text</cofl:value></cofl:value>
+]<]minimax[>[<a>]<]minimax[>[<item>text]<]minimax[>[</item>]<]minimax[>[</a>
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from vllm_guided.errors import UnsupportedConstraint
-from vllm_guided.frontends.tags.kinds import is_free
-from vllm_guided.frontends.tags.styles import Members, Values
+from vllm_guided.frontends.spelled import spelled
+from vllm_guided.frontends.tags.kinds import KINDS, is_free
+from vllm_guided.frontends.tags.members import Members
+from vllm_guided.frontends.tags.values import Values, any_char_but
 from vllm_guided.grammar import ir
 
 STYLES = ("cohere_xml", "minimax_m3_xml")
@@ -34,7 +36,7 @@ class _Nested(Members):
 
     def __init__(self, values: Values) -> None:
         super().__init__(values)
-        self.named: dict[tuple[str, int], ir.Ref] = {}
+        self.known: dict[tuple[str, int], ir.Ref] = {}
         self.kept: list[Any] = []
 
     def value(self, kind: str, schema: Any, free: bool) -> ir.Node:
@@ -46,14 +48,14 @@ class _Nested(Members):
         return self.once(key, target, lambda: self.items(target))
 
     def once(self, key: tuple[str, int], schema: Any, build: Any) -> ir.Node:
-        if key not in self.named:
+        if key not in self.known:
             self.kept.append(schema)  # ids stay unique while this lives
             formats = self.values.formats
             formats.count += 1
             name = f"{key[0]}{formats.count}"
-            self.named[key] = ir.Ref(name)
+            self.known[key] = ir.Ref(name)
             formats.rules[name] = ir.Rule(build())
-        return self.named[key]
+        return self.known[key]
 
     def item(self, schema: Any) -> ir.Node:
         """One element of an array."""
@@ -85,13 +87,13 @@ class _Cohere(_Nested):
 
     def other_names(self) -> ir.Node:
         codes = {0, *map(ord, '"&<>')}
-        from vllm_guided.frontends.tags.styles import regular_complement
-
         entities = [ir.text(entity) for entity in ("&amp;", "&lt;", "&gt;", "&quot;")]
-        return ir.plus(ir.choice(regular_complement(codes), *entities))
+        return ir.plus(ir.choice(any_char_but(codes), *entities))
 
     def member(self, name: ir.Node, schema: Any) -> ir.Node:
-        return ir.sequence(self.values.blank(), self.tag(ir.sequence(ir.text(' name="'), name, ir.text('"')), schema))
+        return ir.sequence(
+            self.values.blank(), self.tag(ir.sequence(ir.text(' name="'), name, ir.text('"')), schema)
+        )
 
     def item(self, schema: Any) -> ir.Node:
         return self.tag(ir.EMPTY, schema)
@@ -102,8 +104,7 @@ class _Cohere(_Nested):
         blank = self.values.blank()
         for kind, inner in self.values.schemas.cases(schema):
             close = "</cofl:value>"
-            order = ("string", "number", "boolean", "null", "array", "object")
-            head = ir.text(f' type="{self.words[order.index(kind)]}">')
+            head = spelled(f' type="{self.words[KINDS.index(kind)]}">')
             if kind == "string":
                 options.append(ir.sequence(head, self.values.raw(inner, close, blanks=True)))
                 continue
@@ -113,8 +114,8 @@ class _Cohere(_Nested):
                 value = self.value(kind, source if same else inner, free)
             else:
                 value = self.values.json(inner)
-            options.append(ir.sequence(head, blank, value, blank, ir.text(close)))
-        return ir.sequence(ir.text("<cofl:value"), name, ir.choice(*options))
+            options.append(ir.sequence(head, blank, value, blank, spelled(close)))
+        return ir.sequence(spelled("<cofl:value"), name, ir.choice(*options))
 
 
 class _MiniMax(_Nested):
@@ -137,7 +138,7 @@ class _MiniMax(_Nested):
                 source = self.values.schemas.resolve(schema)
                 same = isinstance(source, dict) and source.get("type") == kind
                 body = self.value(kind, source if same else inner, free)
-                options.append(ir.sequence(body, self.values.blank(), ir.text(close)))
+                options.append(ir.sequence(body, self.values.blank(), spelled(close)))
             else:
-                options.append(ir.sequence(self.values.json(inner), ir.text(close)))
-        return ir.sequence(ir.text(f"{_M3}<{name}>"), ir.choice(*options))
+                options.append(ir.sequence(self.values.json(inner), spelled(close)))
+        return ir.sequence(spelled(f"{_M3}<{name}>"), ir.choice(*options))

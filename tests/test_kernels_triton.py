@@ -10,12 +10,13 @@ import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
 from triton.backends.compiler import GPUTarget  # noqa: E402
@@ -94,6 +95,40 @@ def test_tokens_that_do_not_lie_side_by_side_compile() -> None:
     found = accesses(compile_kernel("*i32", 80, token_stride=None).asm["ptx"])
     assert found["st.global.b32"] > 1
     assert "st.global.v4.b32" not in found
+
+
+class Hopper:
+    """As much of a driver as compiling for a launch asks for."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def test_one_compilation_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher's own arguments, but nothing launched: no batch of another shape compiles again."""
+    kernel = triton_kernel.mask_rows_kernel
+    compiled = []
+
+    def run(*arguments: object, warmup: bool, **options: object) -> None:
+        compiled.append(type(kernel).run(kernel, *arguments, warmup=True, **options))
+
+    monkeypatch.setattr(kernel, "run", run)
+    monkeypatch.setattr(kernel, "device_caches", defaultdict(kernel.create_binder))
+    monkeypatch.setattr(triton.runtime.driver, "_active", Hopper())
+    for dtype in (torch.bfloat16, torch.float16):
+        for rows, tokens in [(1, 1), (1, 311), (4, 320), (16, 4096), (17, 4097)]:
+            logits = torch.zeros((2 * rows, tokens + 3), dtype=dtype)[::2, 3:]
+            masks = torch.zeros((rows, 130), dtype=torch.int32)[:, 1 : 1 + (tokens + 31) // 32]
+            triton_kernel.apply(logits, masks, None, None)
+    assert len(compiled) == 10
+    assert len({id(code) for code in compiled}) == 1
+    assert accesses(compiled[0].asm["ptx"])["st.global.v4.b32"] > 0
 
 
 def test_interpreted() -> None:

@@ -61,9 +61,8 @@ class PatternAutomaton:
         moves: list[tuple[ir.Node, int]] = []
         others: list[tuple[int, int]] = []
         low = 0
-        codes = sorted((ord(symbol), symbol) for symbol in self.rows[state] if isinstance(symbol, str))
-        for code, symbol in codes:
-            by_target.setdefault(self.rows[state][symbol], []).append((code, code))
+        for code in sorted(ord(symbol) for symbol in self.rows[state] if isinstance(symbol, str)):
+            by_target.setdefault(self.rows[state][chr(code)], []).append((code, code))
             others.append((low, code - 1))
             low = code + 1
         others.append((low, ir.MAX_CODE_POINT))

@@ -129,7 +129,7 @@ def _bits(number: int, span: Expression) -> int:
 
 def needs_parameter(expression: Expression) -> bool:
     """Whether an argument speaks of the rule's own number."""
-    return expression[0] != "number"
+    return str(expression[0]) != "number"
 
 
 def value(expression: Expression, number: int) -> int:

@@ -267,7 +267,7 @@ class Terminals:
         while isinstance(item, Tree) and item.data == "value":
             item = item.children[0]
         if isinstance(item, Tree) and item.data == "literal":
-            extension = self.plain.extension(item.children[0])
+            extension = self.plain.extension(str(item.children[0]))
             return extension.kind if extension else ""
         return ""
 

@@ -16,7 +16,7 @@ from vllm_guided.grammar import ir
 MAX_ANY_ORDER = 8
 MAX_COUNTED = 2_000
 
-_OBJECT_KEYWORDS = frozenset({
+OBJECT_KEYWORDS = frozenset({
     "type", "properties", "required", "additionalProperties", "patternProperties", "title", "description",
     "default", "examples", "$schema", "$id", "$defs", "definitions", "$comment", "deprecated", "strict",
     "nullable", "minProperties", "maxProperties", "propertyNames",
@@ -86,7 +86,7 @@ class Members:
 
     def checked(self, schema: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
         """The properties and the names of the required ones; refuses keywords that tags cannot honour."""
-        unknown = set(schema) - _OBJECT_KEYWORDS
+        unknown = set(schema) - OBJECT_KEYWORDS
         if unknown:
             raise UnsupportedConstraint(
                 f"{min(unknown)} is not supported where arguments are written as tags"

@@ -30,6 +30,7 @@ class Style:
     """``before`` name ``after`` value ``close``; ``{kind}`` in ``after`` stands for the value's kind.
 
     ``kinds`` are the words for string, number, boolean, null, array, object, if the style tells them apart.
+    ``names_integers``: where nothing is known of a number, the style may also call it ``integer``.
     ``blanks`` says whether blanks may stand around a string that is not free text.
     """
 
@@ -38,6 +39,7 @@ class Style:
     close: str
     kinds: tuple[str, ...] = ()
     blanks: bool = True
+    names_integers: bool = False
 
 
 STYLES = {
@@ -63,6 +65,7 @@ STYLES = {
         '" type="{kind}"<|sep|>',
         "<|close|>argument<|sep|>",
         ("string", "number", "boolean", "null", "array", "object"),
+        names_integers=True,
     ),
 }
 
@@ -109,11 +112,13 @@ class Parameters(Members):
                     inner = {"type": kind}
                 value = ir.sequence(values.blank(), values.json(inner), values.blank(), spelled(style.close))
             options.append(ir.sequence(self.after(kind), value))
+            if kind == "number" and style.names_integers and is_free(schema):
+                options.append(ir.sequence(self.after("integer"), value))
         body = self.values.formats.rule(ir.choice(*options), "value")
         return ir.sequence(values.blank(), spelled(style.before), name, body)
 
     def after(self, kind: str) -> ir.Node:
-        word = self.style.kinds[KINDS.index(kind)] if self.style.kinds else ""
+        word = dict(zip(KINDS, self.style.kinds, strict=True)).get(kind, kind) if self.style.kinds else ""
         before, blank, behind = self.style.after.replace("{kind}", word).partition("{blank}")
         return (
             ir.sequence(spelled(before), self.values.blank(), spelled(behind)) if blank else spelled(before)

@@ -40,13 +40,25 @@ class Values:
 
     def json(self, schema: Any) -> ir.Node:
         """A JSON value of the schema."""
-        from vllm_guided.frontends.json_schema import json_schema_grammar
+        if not self.any_order:
+            return self.ordered_json(schema)
+        from vllm_guided.frontends.tags.any_order import json_node
 
-        if self.excludes:
-            raise UnsupportedConstraint(
-                "excludes inside JSON strings are not supported; leave them to the strings written as text"
-            )
-        return self.formats.embed(json_schema_grammar(self.schemas.alone(schema)))
+        return json_node(self, schema)
+
+    def ordered_json(self, schema: Any) -> ir.Node:
+        """A JSON value of the schema, members in the declared order."""
+        from vllm_guided.frontends.json_schema import json_schema_grammar
+        from vllm_guided.frontends.tags.excluded import without
+
+        document = self.schemas.alone(schema)
+        if self.limit == MAX_BLANKS:
+            grammar = json_schema_grammar(document)
+        elif self.limit == 0:
+            grammar = json_schema_grammar(document, any_whitespace=False)
+        else:
+            grammar = json_schema_grammar(document, whitespace_pattern=f"[ \\n\\r\\t]{{0,{self.limit}}}")
+        return self.formats.embed(without(grammar, self.excludes) if self.excludes else grammar)
 
     def raw(self, schema: dict[str, Any], close: str, *, blanks: bool) -> ir.Node:
         """A string written as it is, and the closing tag."""

@@ -1,0 +1,142 @@
+"""JSON without some strings in it: ``excludes`` of a ``json_schema`` format.
+
+In: the grammar of JSON texts and the excluded strings. Out: the grammar of those texts in which no string
+contains one, as it is written. The excluded strings hold a character that JSON has inside strings only, and
+no quote, so that none can cross the end of a string: every regular part is filtered by itself, once it is
+certain that none of its texts ends inside an excluded string.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from vllm_guided.errors import ConstraintTooComplex, UnsupportedConstraint
+from vllm_guided.frontends import free_text, regular
+from vllm_guided.grammar import ir
+
+_OUTSIDE = frozenset(" \t\n\r{}[]:,0123456789+-.eEtrufalsn")
+
+
+def without(grammar: ir.Grammar, words: list[str]) -> ir.Grammar:
+    """``grammar`` without the texts in which one of ``words`` occurs.
+
+    Raises:
+        UnsupportedConstraint: a word that could stand outside of strings, or that holds a quote.
+    """
+    for word in words:
+        if set(word) <= _OUTSIDE or set(word) & set('"\\') or min(word) < " ":
+            raise UnsupportedConstraint(f"excluding {word!r} from JSON is not supported")
+    chosen = tuple(words)
+    rules = {name: ir.Rule(_filtered(rule.body, chosen), rule.shared) for name, rule in grammar.rules.items()}
+    return ir.Grammar(rules, grammar.start)
+
+
+@lru_cache(maxsize=512)
+def _filtered(node: ir.Node, words: tuple[str, ...]) -> ir.Node:
+    if regular.is_regular(node):
+        return _regular(node, words)
+    match node:
+        case ir.Sequence(items):
+            out: list[ir.Node] = []
+            run: list[ir.Node] = []
+            for item in items:
+                if regular.is_regular(item):
+                    run.append(item)
+                    continue
+                if run:
+                    out.append(_regular(ir.sequence(*run), words))
+                    run = []
+                out.append(_filtered(item, words))
+            if run:
+                out.append(_regular(ir.sequence(*run), words))
+            return ir.sequence(*out)
+        case ir.Choice(options):
+            return ir.choice(*(_filtered(option, words) for option in options))
+        case ir.Repeat(item, minimum, maximum):
+            return ir.Repeat(_filtered(item, words), minimum, maximum)
+        case ir.Graph(edges, accepting, start):
+            moved = tuple((source, _filtered(label, words), target) for source, label, target in edges)
+            return ir.Graph(moved, accepting, start)
+        case _:
+            return node
+
+
+def _regular(node: ir.Node, words: tuple[str, ...]) -> ir.Node:
+    first = 0
+    for word in words:
+        first |= 1 << word.encode()[0]
+    if not _bytes(node) & first:
+        return node
+    try:
+        automaton = regular.dfa(node)
+    except ConstraintTooComplex:
+        return _regular(_without_chars(node, {ord(word[0]) for word in words}), words)
+    ends = ir.choice(*(ir.text(word[:size]) for word in words for size in range(1, len(word))))
+    cut = regular.dfa(ir.sequence(regular.TEXT_NODE, ends))
+    if not regular.is_empty(regular.intersection(automaton, cut)):
+        raise UnsupportedConstraint("excludes cannot be honoured for this schema; leave them out")
+    return regular.node(regular.intersection(automaton, regular.dfa(free_text.text_without(words))))
+
+
+def _bytes(node: ir.Node) -> int:
+    """The bytes that occur in a regular node's texts, as a mask (those of characters: the first ones)."""
+    match node:
+        case ir.Literal(data):
+            mask = 0
+            for byte in data:
+                mask |= 1 << byte
+            return mask
+        case ir.ByteSet(mask):
+            return mask
+        case ir.CharSet(ranges):
+            mask = 0
+            for low, high in ranges:
+                for sequence in regular.utf8_sequences(low, high):
+                    mask |= (2 << sequence[0][1]) - (1 << sequence[0][0])
+            return mask
+        case ir.Sequence(items) | ir.Choice(items):
+            mask = 0
+            for item in items:
+                mask |= _bytes(item)
+            return mask
+        case ir.Repeat(item):
+            return _bytes(item)
+        case ir.Graph(edges):
+            mask = 0
+            for _, label, _ in edges:
+                mask |= _bytes(label)
+            return mask
+        case _:
+            return 0
+
+
+def _without_chars(node: ir.Node, codes: set[int]) -> ir.Node:
+    """A smaller language for what is too large to count in an automaton: without those characters."""
+    match node:
+        case ir.CharSet(ranges):
+            kept: list[tuple[int, int]] = []
+            for low, high in ranges:
+                for code in sorted(code for code in codes if low <= code <= high):
+                    kept.append((low, code - 1))
+                    low = code + 1
+                kept.append((low, high))
+            return ir.char_set(kept)
+        case ir.ByteSet(mask):
+            for code in codes:
+                if code < 0x80:
+                    mask &= ~(1 << code)
+            return ir.ByteSet(mask)
+        case ir.Literal(data):
+            text = data.decode("utf-8", "replace")
+            return ir.NOTHING if any(ord(char) in codes for char in text) else node
+        case ir.Sequence(items):
+            return ir.sequence(*(_without_chars(item, codes) for item in items))
+        case ir.Choice(options):
+            return ir.choice(*(_without_chars(option, codes) for option in options))
+        case ir.Repeat(item, minimum, maximum):
+            return ir.Repeat(_without_chars(item, codes), minimum, maximum)
+        case ir.Graph(edges, accepting, start):
+            moved = tuple((source, _without_chars(label, codes), target) for source, label, target in edges)
+            return ir.Graph(moved, accepting, start)
+        case _:
+            return node

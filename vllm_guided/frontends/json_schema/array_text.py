@@ -77,7 +77,7 @@ def _containing(
 ) -> ir.Node:
     """At least one item; states are the index, as far as it matters, and the count of each contains."""
     terms, comma = emitter.algebra.terms, emitter.layout.comma
-    last = max([len(prefix), least, *(item.offset for item in shape.contains)])
+    last = max([1, len(prefix), least, *(item.offset for item in shape.contains)])
     if most is not None:
         last = most + 1
     start = (0, *(0 for _ in shape.contains))

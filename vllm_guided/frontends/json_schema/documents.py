@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urldefrag, urljoin, urlparse
 
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint, UnsupportedConstraint
 
@@ -149,7 +149,7 @@ class Document:
 
     def lookup(self, place: Place, keyword: str, reference: str) -> Place:
         """Resolve by the library; remote documents are refused by name."""
-        from referencing.exceptions import NoSuchResource, Unresolvable
+        from referencing.exceptions import Unresolvable
 
         resolver = place.resource.resolver
         if resolver is None:
@@ -157,16 +157,15 @@ class Document:
             place.resource.resolver = resolver
         try:
             resolved = resolver.lookup(reference)
-        except NoSuchResource as error:
-            if reference.startswith("/") or "/" not in reference:
+        except (Unresolvable, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            uri = urldefrag(urljoin(resolver._base_uri, reference)).url
+            if uri in resolver._registry or not urlparse(uri).scheme:
                 raise place.invalid(
-                    keyword, f"{reference!r} is not in this document; local references begin with #"
+                    keyword, f"{reference!r} points to nothing in this document; local references begin with #"
                 ) from None
             raise place.unsupported(
-                keyword, f"{error.ref!r} is another document, and nothing is fetched: put it into $defs"
+                keyword, f"{uri!r} is another document, and nothing is fetched: put it into $defs"
             ) from None
-        except (Unresolvable, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise place.invalid(keyword, f"{reference!r} points to nothing in this document") from None
         schema = resolved.contents
         if type(schema) is not dict and type(schema) is not bool:
             raise place.invalid(keyword, f"{reference!r} does not point to a schema")

@@ -18,11 +18,11 @@ _DATE = (
     rf"({_YEAR}-(0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|{_YEAR}-(0[469]|11)-(0[1-9]|[12]\d|30)"
     rf"|{_YEAR}-02-(0[1-9]|1\d|2[0-8])|{_LEAP}-02-29)"
 )
-# Leap seconds only as UTC writes them; fractions of at most 12 digits.
+# Leap seconds only as UTC writes them; fractions of at most 30 digits.
 _OFFSET = r"([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)"
 _TIME = (
-    rf"(([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{{1,12}})?{_OFFSET}"
-    r"|23:59:60(\.\d{1,12})?([Zz]|[+-]00:00))"
+    rf"(([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{{1,30}})?{_OFFSET}"
+    r"|23:59:60(\.\d{1,30})?([Zz]|[+-]00:00))"
 )
 
 # RFC 3339, appendix A.
@@ -110,7 +110,7 @@ _POINTER = r"(/([^~/]|~[01])*)*"
 # RFC 6570.
 _VARIABLE = r"([A-Za-z0-9_]|%[0-9A-Fa-f]{2})(\.?([A-Za-z0-9_]|%[0-9A-Fa-f]{2}))*(:[1-9]\d{0,3}|\*)?"
 _TEMPLATE = (
-    rf"([!#$&(-;=?-\[\]_a-z~]|{_WIDE}|%[0-9A-Fa-f]{{2}}"
+    rf"([!#$&-;=?-\[\]_a-z~]|{_WIDE}|%[0-9A-Fa-f]{{2}}"
     rf"|\{{[+#./;?&=,!@|]?{_VARIABLE}(,{_VARIABLE})*\}})*"
 )
 

@@ -91,14 +91,14 @@ def constraint_key(kind: str, spec: Any, options: dict[str, Any]) -> bytes:
             spec = json.loads(spec)
         except ValueError:
             # The frontend will say what is wrong with the text.
-            return xxhash.xxh3_128(f"text {kind} {spec}").digest()
+            return xxhash.xxh3_128(f"text {kind} {spec}".encode("utf-8", "surrogatepass")).digest()
     try:
         text = json.dumps([kind, spec, sorted(options.items())], separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise InvalidConstraint(f"the {kind} constraint is not JSON: {error}") from error
     except RecursionError:
         raise ConstraintTooComplex(f"the {kind} constraint is nested too deeply") from None
-    return xxhash.xxh3_128(text).digest()
+    return xxhash.xxh3_128(text.encode()).digest()
 
 
 class _AutomatonCache:

@@ -19,8 +19,8 @@ from vllm_guided.automaton.char_sets import Partition
 from vllm_guided.automaton.char_terms import EMPTY_TERM, RepetitionItem, Terms
 from vllm_guided.errors import ConstraintTooComplex
 
-WORK_PER_STATE = 50
-"""How many terms a state may hold on average before the whole is too complex."""
+WORK_PER_STATE = 100
+"""How many terms the targets of a state may hold on average before the whole is too complex."""
 
 Rows = list[list[int]]
 Behind = frozenset[tuple[int, int]]
@@ -94,6 +94,7 @@ class _Subsets:
         self._terms = terms
         self._max_states = max_states
         self._work = max_states * WORK_PER_STATE
+        self._counts: dict[int, RepetitionItem | None] = {}
         self._full = (1 << terms.partition.count) - 1
 
     def start(self) -> object:
@@ -109,15 +110,24 @@ class _Subsets:
         for term in state:
             for _, mask, rest in self._terms.head(term):
                 targets[rest] = targets.get(rest, 0) | mask
-        self._work -= len(targets)
-        if self._work < 0:
-            raise too_many_states(self._max_states)
         moves: list[tuple[int, object]] = []
         for part in _split(set(targets.values()), self._full):
             reached = [rest for rest, mask in targets.items() if mask & part]
             if reached:
                 moves.append((part, self._merged(reached)))
+                self._work -= len(reached)
+        if self._work < 0:
+            raise too_many_states(self._max_states)
         return moves
+
+    def _count_of(self, term: int) -> RepetitionItem | None:
+        """The counted repetition that ``term`` begins with."""
+        if term in self._counts:
+            return self._counts[term]
+        item, _ = self._terms.first(term)
+        found = item if type(item) is RepetitionItem and (item.minimum or item.maximum) else None
+        self._counts[term] = found
+        return found
 
     def _merged(self, reached: list[int]) -> frozenset[int]:
         """The set, with repetitions of one body before one rest whose counts overlap made one."""
@@ -126,11 +136,13 @@ class _Subsets:
         families: dict[tuple[int, int], list[tuple[int, int | None]]] = {}
         plain: list[int] = []
         for term in reached:
-            item, rest = self._terms.first(term)
-            if type(item) is RepetitionItem:
-                families.setdefault((item.body, rest), []).append((item.minimum, item.maximum))
-            else:
+            count = self._count_of(term)
+            if count is None:
                 plain.append(term)
+            else:
+                families.setdefault((count.body, self._terms.first(term)[1]), []).append(
+                    (count.minimum, count.maximum)
+                )
         if len(families) + len(plain) == len(reached):
             return frozenset(reached)
         for (body, rest), counts in families.items():

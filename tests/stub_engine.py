@@ -14,7 +14,7 @@ import numpy as np
 
 from vllm_guided.errors import InvalidConstraint
 from vllm_guided.vllm import engine
-from vllm_guided.vllm.engine import Constraint, Engine
+from vllm_guided.vllm.engine import Constraint
 
 CANNED = {
     "json_schema": ['{"a":1}', '{"a":12}'],
@@ -109,33 +109,19 @@ class StubGrammar:
         return StubMatcher(*self.args)
 
 
-class StubCompiler:
+class StubEngine:
     """Compiles constraints over ``tokens``; keeps what it was asked for."""
 
-    def __init__(self, tokens: list[bytes | None], stop_ids: frozenset[int]) -> None:
+    def __init__(self, tokens: list[bytes | None], stop_ids: Sequence[int]) -> None:
         self.tokens = tokens
-        self.stop_ids = stop_ids
-        self.asked: list[tuple[str, Any, dict[str, Any]]] = []
+        self.stop_token_ids = frozenset(stop_ids)
+        self.asked: list[Constraint] = []
 
-    def __getattr__(self, name: str) -> Any:
-        kind = name.removeprefix("compile_")
-        if kind == name:
-            raise AttributeError(name)
-
-        def compile_it(spec: Any = None, **options: Any) -> StubGrammar:
-            self.asked.append((kind, spec, options))
-            if spec == BAD:
-                raise InvalidConstraint("the stub refuses this")
-            texts = spec if kind == "choice" else CANNED[kind]
-            return StubGrammar([text.encode() for text in texts], self.tokens, self.stop_ids)
-
-        return compile_it
-
-
-def make_stub(tokens: list[bytes | None], stop_ids: Sequence[int]) -> Engine:
-    """An engine over these tokens."""
-    stops = frozenset(stop_ids)
-    return Engine(StubCompiler(tokens, stops), stops)
+    def compile(self, constraint: Constraint) -> StubGrammar:
+        check(constraint)
+        self.asked.append(constraint)
+        texts = constraint.spec if constraint.kind == "choice" else CANNED[constraint.kind]
+        return StubGrammar([text.encode() for text in texts], self.tokens, self.stop_token_ids)
 
 
 def fill_rows(matchers: Sequence[StubMatcher], bitmask: np.ndarray, rows: Sequence[int]) -> None:
@@ -144,22 +130,23 @@ def fill_rows(matchers: Sequence[StubMatcher], bitmask: np.ndarray, rows: Sequen
         matcher.fill_bitmask(bitmask, row)
 
 
-def verdict(constraint: Constraint) -> InvalidConstraint | None:
+def check(constraint: Constraint) -> None:
     """The check without a vocabulary: everything is fine but :data:`BAD`."""
-    return InvalidConstraint("the stub refuses this", where="here") if BAD in constraint.text else None
+    if BAD in constraint.text:
+        raise InvalidConstraint("the stub refuses this", where="here")
 
 
 def install(patch: Any = None) -> None:
     """Put the stub in the engine's place in this process (a server test does so in every process)."""
 
-    def make_engine(tokenizer: Any, vocabulary_size: int, stop_token_ids: Sequence[int]) -> Engine:
+    def make_engine(tokenizer: Any, vocabulary_size: int, stop_token_ids: Sequence[int]) -> StubEngine:
         tokens: list[bytes | None] = [
             tokenizer.decode([i]).encode() if i < len(tokenizer) and i not in tokenizer.all_special_ids else None
             for i in range(vocabulary_size)
         ]
-        return make_stub(tokens, stop_token_ids)
+        return StubEngine(tokens, stop_token_ids)
 
     replace = patch or (lambda owner, name, value: setattr(owner, name, value))
     replace(engine, "make_engine", make_engine)
     replace(engine, "fill_rows", fill_rows)
-    replace(engine, "_verdict", verdict)
+    replace(engine, "check", check)

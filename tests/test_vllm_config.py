@@ -99,3 +99,23 @@ def test_hidden_by_vllm_plugins_the_name_is_unknown() -> None:
             print("refused", error)
     """
     assert "refused" in run(code, VLLM_PLUGINS="another")
+
+
+@pytest.mark.parametrize("first", ["vllm", "vllm_guided.vllm.grammar", "vllm_guided.vllm.rows"])
+def test_every_adapter_fits_the_installed_vllm(first: str) -> None:
+    code = f"""
+        import importlib
+        importlib.import_module("{first}")
+        from vllm_guided.vllm import imports, plugin, selection
+        plugin.register()
+        for name in plugin.HOOKS:
+            importlib.import_module(name)
+        assert not selection._faults, selection._faults
+        assert not imports._waiting, imports._waiting
+        from vllm_guided.vllm.grammar import GuidedGrammar
+        from vllm_guided.vllm import rows
+        assert rows.GuidedGrammar is GuidedGrammar
+        selection.activate()
+        print("fits")
+    """
+    assert "fits" in run(code)

@@ -123,10 +123,10 @@ def test_options_of_the_request_reach_the_engine() -> None:
     manager = adapted(vllm_shapes.Manager032)(config())
     for given in ({"disable_any_whitespace": True}, {"whitespace_pattern": " "}, {"json": "[]"}):
         manager.grammar_init(request("r", **{"json": "{}", **given}))
-    asked = manager.backend.engine.compiler.asked
-    assert [entry[1] for entry in asked] == ["{}", "{}", "[]"]
-    assert [entry[2]["any_whitespace"] for entry in asked] == [False, True, True]
-    assert asked[1][2]["whitespace_pattern"] == " "
+    asked = manager.backend.engine.asked
+    assert [entry.text for entry in asked] == ["{}", "{}", "[]"]
+    assert [entry.any_whitespace for entry in asked] == [False, True, True]
+    assert [entry.whitespace_pattern for entry in asked] == [None, " ", None]
 
 
 def test_a_constraint_that_cannot_be_compiled_is_logged_by_name(caplog: pytest.LogCaptureFixture) -> None:

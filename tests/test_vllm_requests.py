@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vllm_guided.errors import GrammarError
-from vllm_guided.vllm import engine, selection
+from vllm_guided.vllm import selection
 from vllm_guided.vllm.engine import Constraint, constraint_from
 from vllm_guided.vllm.guided_fields import GuidedFieldError, take_fields, to_structured_outputs
 
@@ -105,6 +105,8 @@ class Config:
         ({"json": {}, "whitespace_pattern": "\n"}, Config(),
          Constraint("json_schema", "{}", whitespace_pattern="\n")),
         ({"json_object": True}, Config(), Constraint("json_object")),
+        ({"json_object": True, "whitespace_pattern": " "}, Config(),
+         Constraint("json_schema", '{"type": "object"}', whitespace_pattern=" ")),
         ({"regex": "a"}, Config(), Constraint("regex", "a")),
         ({"choice": ["a", "b"]}, Config(), Constraint("choice", '["a", "b"]')),
         ({"grammar": "g"}, Config(), Constraint("grammar", "g")),
@@ -132,7 +134,8 @@ def test_constraints_that_are_wrong(arguments: dict[str, Any], message: str) -> 
 @pytest.mark.parametrize(
     ("constraint", "spec", "options"),
     [
-        (Constraint("json_schema", "{}"), "{}", {"any_whitespace": True, "additional_properties": None}),
+        (Constraint("json_schema", "{}"), "{}",
+         {"any_whitespace": True, "additional_properties": None, "whitespace_pattern": None}),
         (Constraint("json_schema", "{}", whitespace_pattern=" "), "{}",
          {"any_whitespace": True, "additional_properties": None, "whitespace_pattern": " "}),
         (Constraint("json_object", any_whitespace=False), None, {"any_whitespace": False}),
@@ -142,26 +145,6 @@ def test_constraints_that_are_wrong(arguments: dict[str, Any], message: str) -> 
 )  # fmt: skip
 def test_what_the_engine_is_asked(constraint: Constraint, spec: Any, options: dict[str, Any]) -> None:
     assert (constraint.spec, constraint.options) == (spec, options)
-
-
-def test_verdicts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def verdict(constraint: Constraint) -> GrammarError | None:
-        asked.append(constraint.text)
-        return GrammarError("no") if constraint.text == "bad" else None
-
-    monkeypatch.setattr(engine, "_verdict", verdict)
-    monkeypatch.setattr(engine, "CHECKED_LIMIT", 2)
-    monkeypatch.setattr(engine, "_checked", type(engine._checked)())
-    for _ in range(2):
-        engine.check(Constraint("regex", "good"))
-        with pytest.raises(GrammarError, match="no"):
-            engine.check(Constraint("regex", "bad"))
-    assert asked == ["good", "bad"]
-    engine.check(Constraint("regex", "third"))
-    engine.check(Constraint("regex", "good"))
-    assert asked == ["good", "bad", "third", "good"]
 
 
 # --- HTTP bodies -------------------------------------------------------------------------------------

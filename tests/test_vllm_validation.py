@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import stub_engine
 
-from vllm_guided.vllm import engine, selection
+from vllm_guided.vllm import selection
 
 pytest.importorskip("vllm.sampling_params")
 from vllm.exceptions import VLLMValidationError  # noqa: E402
@@ -32,7 +32,6 @@ def validate(params: SamplingParams, model: Any = MODEL, tokenizer: Any = TOKENI
 @pytest.fixture(autouse=True)
 def stub(monkeypatch: pytest.MonkeyPatch) -> None:
     stub_engine.install(monkeypatch.setattr)
-    monkeypatch.setattr(engine, "_checked", type(engine._checked)())
 
 
 def with_constraint(**arguments: Any) -> SamplingParams:

@@ -7,16 +7,11 @@ engine behind the same functions.
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from threading import Lock
+from dataclasses import dataclass
 from typing import Any
 
-from vllm_guided.errors import GrammarError, InvalidConstraint
-
-CHECKED_LIMIT = 1024
-"""How many verdicts of :func:`check` a process remembers."""
+from vllm_guided.errors import InvalidConstraint
 
 
 @dataclass(frozen=True)
@@ -41,11 +36,10 @@ class Constraint:
     def options(self) -> dict[str, Any]:
         """The options that this kind has."""
         options: dict[str, Any] = {}
-        if self.kind in ("json_schema", "json_object", "structural_tag"):
+        if self.kind in ("json_schema", "json_object"):
             options["any_whitespace"] = self.any_whitespace
-        if self.kind in ("json_schema", "structural_tag"):
+        if self.kind == "json_schema":
             options["additional_properties"] = self.additional_properties
-        if self.kind in ("json_schema", "json_object") and self.whitespace_pattern is not None:
             options["whitespace_pattern"] = self.whitespace_pattern
         return options
 
@@ -75,6 +69,8 @@ def constraint_from(params: Any, config: Any) -> Constraint:
     pattern = params.whitespace_pattern
     if pattern is not None and kind not in ("json_schema", "json_object"):
         raise InvalidConstraint(f"whitespace_pattern goes with a JSON constraint, not with {kind}.")
+    if pattern is not None and kind == "json_object":
+        kind, text = "json_schema", '{"type": "object"}'
     if pattern is not None and params.disable_any_whitespace:
         raise InvalidConstraint("whitespace_pattern and disable_any_whitespace exclude each other.")
     return Constraint(
@@ -114,39 +110,15 @@ def parse_choice(text: str) -> list[str]:
     return options
 
 
-_checked: OrderedDict[Constraint, GrammarError | None] = OrderedDict()
-_checked_lock = Lock()
-
-
 def check(constraint: Constraint) -> None:
-    """Compile ``constraint`` as far as that needs no vocabulary; the verdict is remembered.
+    """Compile ``constraint`` as far as that needs no vocabulary; the verdict is remembered by its content.
 
     Raises:
         GrammarError: it cannot be used; the message is for the client.
     """
-    with _checked_lock:
-        known = constraint in _checked
-        if known:
-            _checked.move_to_end(constraint)
-            verdict = _checked[constraint]
-    if not known:
-        verdict = _verdict(constraint)
-        with _checked_lock:
-            _checked[constraint] = verdict
-            while len(_checked) > CHECKED_LIMIT:
-                _checked.popitem(last=False)
-    if verdict is not None:
-        raise verdict.with_traceback(None)
+    from vllm_guided.constraints import check_constraint
 
-
-def _verdict(constraint: Constraint) -> GrammarError | None:
-    from vllm_guided.compiler import check_constraint
-
-    try:
-        check_constraint(constraint.kind, constraint.spec, **constraint.options)
-    except GrammarError as fault:
-        return fault
-    return None
+    check_constraint(constraint.kind, constraint.spec, **constraint.options)
 
 
 @dataclass
@@ -160,7 +132,6 @@ class Engine:
 
     compiler: Any
     stop_token_ids: frozenset[int]
-    _lock: Lock = field(default_factory=Lock, repr=False)
 
     def compile(self, constraint: Constraint) -> Any:
         """The ``CompiledGrammar`` of a constraint (cached by the compiler).
@@ -168,10 +139,11 @@ class Engine:
         Raises:
             GrammarError: it cannot be used.
         """
-        compiler, options = self.compiler, constraint.options
-        if constraint.kind == "json_object":
-            return compiler.compile_json_object(**options)
-        return getattr(compiler, f"compile_{constraint.kind}")(constraint.spec, **options)
+        from vllm_guided.constraints import compile_constraint
+
+        return self.compiler.bind(
+            compile_constraint(constraint.kind, constraint.spec, **constraint.options)
+        )
 
 
 def make_engine(tokenizer: Any, vocabulary_size: int, stop_token_ids: Sequence[int]) -> Engine:

@@ -12,6 +12,7 @@ from lark import Token
 from lark.grammar import Symbol
 
 from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint, UnsupportedConstraint
+from vllm_guided.frontends.embedding import embed
 from vllm_guided.frontends.first import first_of
 from vllm_guided.frontends.lark_grammar import parametric
 from vllm_guided.frontends.lark_grammar.dialect import Extension, PlainText
@@ -291,5 +292,5 @@ class Rules:
             inner = f"{error.where}: {error.message}" if error.where else error.message
             raise type(error)(f"in %{extension.kind}: {inner}", where=where) from None
         self.embedded += 1
-        node = ir.embed(self.out, grammar, f"%{extension.kind}{self.embedded}/")
+        node = embed(self.out, grammar, f"%{extension.kind}{self.embedded}/")
         return self.skips.before(node, first_of(node, self.out) if self.skips.groups else (False, 0), None)

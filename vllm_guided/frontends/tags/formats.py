@@ -12,6 +12,7 @@ from typing import Any
 from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint, UnsupportedConstraint
 from vllm_guided.frontends import free_text, regular
 from vllm_guided.frontends.ebnf_grammar.macros import token_dispatch, tokens
+from vllm_guided.frontends.embedding import embed
 from vllm_guided.frontends.spelled import spelled
 from vllm_guided.frontends.tags.fields import Fields, pointer
 from vllm_guided.grammar import ir
@@ -31,6 +32,7 @@ class Formats:
         self.rules: dict[str, ir.Rule] = {}
         self.depth = 0
         self.count = 0
+        self.embedded: dict[str, ir.Node] = {}
 
     def convert(self, value: Any, where: str, ends: Ends = ()) -> ir.Node:
         """The node of a format."""
@@ -60,7 +62,7 @@ class Formats:
     def embed(self, grammar: ir.Grammar) -> ir.Node:
         """A whole grammar as a node."""
         self.count += 1
-        return ir.embed(self.rules, grammar, f"g{self.count}/")
+        return embed(self.rules, grammar, f"g{self.count}/")
 
     def placed(self, error: GrammarError, where: str) -> GrammarError:
         """An error of an inner language with this format's place before its own."""

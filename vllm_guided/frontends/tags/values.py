@@ -5,6 +5,7 @@ In: a schema for one kind of value. Out: the node of its texts. A raw string nev
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint, UnsupportedConstraint
@@ -52,13 +53,18 @@ class Values:
         from vllm_guided.frontends.tags.excluded import without
 
         document = self.schemas.alone(schema)
+        key = json.dumps([document, self.limit, self.excludes], ensure_ascii=False, default=str)
+        if key in self.formats.embedded:
+            return self.formats.embedded[key]
         if self.limit == MAX_BLANKS:
             grammar = json_schema_grammar(document)
         elif self.limit == 0:
             grammar = json_schema_grammar(document, any_whitespace=False)
         else:
             grammar = json_schema_grammar(document, whitespace_pattern=f"[ \\n\\r\\t]{{0,{self.limit}}}")
-        return self.formats.embed(without(grammar, self.excludes) if self.excludes else grammar)
+        node = self.formats.embed(without(grammar, self.excludes) if self.excludes else grammar)
+        self.formats.embedded[key] = node
+        return node
 
     def raw(self, schema: dict[str, Any], close: str, *, blanks: bool) -> ir.Node:
         """A string written as it is, and the closing tag."""

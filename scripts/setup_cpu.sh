@@ -37,5 +37,6 @@ fi
 echo "setup: installing into $folder (vLLM for CPU, torch and their dependencies: about 3.5 GB, some minutes)"
 "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[cpu,test]"
 "$folder/bin/python" -m vllm_guided.demo.setup_cpu
+"$folder/bin/vllm-guided" warmup
 printf '%s' "$state" >"$stamp"
 echo "setup: done"

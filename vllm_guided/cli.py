@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -149,7 +150,11 @@ def warmup() -> None:
     from vllm_guided.cli_vocabulary import byte_vocabulary
 
     compiler = vg.GrammarCompiler(byte_vocabulary())
-    MaskView.after(compiler.compile_json_object(), b'{"a": [1, "b')
+    MaskView.after(compiler.compile_regex('[a-z]{2,9}( x)*"'), b"ab")
+    if find_spec("torch") is not None:
+        from vllm_guided import kernels
+
+        kernels.warmup("cpu")
     console.print(f"ready after {time.monotonic() - start:.1f} s; compiled code lies in {cache_directory()}")
 
 
@@ -211,7 +216,8 @@ def _show_refusal(constraint: Constraint, error: GrammarError) -> None:
 
 
 def _size(grammar: vg.CompiledGrammar) -> str:
-    return ""
+    automaton = grammar.automaton
+    return f"{automaton.rule_count:,} rules, {automaton.state_count:,} states, {grammar.nbytes:,} bytes"
 
 
 def main() -> None:

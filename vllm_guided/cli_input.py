@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import vllm_guided as vg
@@ -68,7 +68,7 @@ class Constraint:
             case Kind.EBNF:
                 return compiler.compile_ebnf(self.text)
             case Kind.STRUCTURAL_TAG:
-                return compiler.compile_structural_tag(_json(self.text))
+                return compiler.compile_structural_tag(self.text)
 
 
 def read_constraint(file: str | None, text: str | None, kind: Kind | None) -> Constraint:
@@ -114,13 +114,6 @@ def guess_kind(text: str) -> Kind:
     if "::=" in text:
         return Kind.EBNF
     return Kind.LARK if _LARK_RULE.search(text) else Kind.REGEX
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise BadInputError(f"this is not JSON: {error}") from error
 
 
 def _choices(text: str) -> list[str]:

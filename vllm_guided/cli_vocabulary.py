@@ -128,10 +128,9 @@ def _stop_token_ids(path: Path, tokenizer: Any, stop: Sequence[str]) -> list[int
     if generation is not None:
         return [generation] if isinstance(generation, int) else list(generation)
     named = _settings(path.with_name("tokenizer_config.json")).get("eos_token")
-    if isinstance(named, dict):
-        named = named.get("content")
-    for name in (named, *END_NAMES):
-        if isinstance(name, str) and (token_id := id_of(name)) is not None:
+    content = named.get("content") if isinstance(named, dict) else named
+    for candidate in (content, *END_NAMES):
+        if isinstance(candidate, str) and (token_id := id_of(candidate)) is not None:
             return [token_id]
     raise ValueError("it names no end-of-sequence token; name it with --stop")
 

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,7 +24,9 @@ from types import TracebackType
 from typing import Self
 
 START_TIMEOUT = 300.0  # seconds; 30 to 60 on two cores
-STOP_GRACE = 20.0
+STOP_GRACE = 20.0  # for the server to end by itself
+GROUP_GRACE = 5.0  # for processes that outlive it
+COMPILED_VERSIONS = 3  # folders of compiled functions that are copied: one a version of the sources
 LOG_TAIL = 30  # lines shown when the server fails
 
 #: text in vLLM's log -> what a person is told is going on
@@ -64,6 +67,7 @@ def cpu_environment(folder: Path) -> dict[str, str]:
     places = {name: folder / part for name, part in _PLACES.items()}
     for place in places.values():
         place.mkdir(parents=True, exist_ok=True)
+    _copy_compiled_functions(places["VLLM_GUIDED_CACHE_DIR"])
     environment.update({name: str(place) for name, place in places.items()})
     environment.update(_SETTINGS)
     return environment
@@ -74,6 +78,7 @@ _PLACES = {
     "XDG_CACHE_HOME": "cache",
     "XDG_CONFIG_HOME": "config",
     "HF_HOME": "hf",
+    "VLLM_GUIDED_CACHE_DIR": "guided-cache",
     "VLLM_CACHE_ROOT": "vllm-cache",
     "VLLM_CONFIG_ROOT": "vllm-config",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
@@ -120,6 +125,7 @@ class VllmServer:
         self.log_path = folder / "server.log"
         self.left_behind: set[int] = set()
         self.report: Callable[[str], None] = lambda stage: None
+        self._segments: set[Path] = set()
         self._folder = folder
         self._timeout = timeout
         self._command = [
@@ -180,6 +186,7 @@ class VllmServer:
         stage = -1
         while time.monotonic() < deadline:
             log = self.log()
+            self._segments |= _shared_memory(process.pid)
             reached = max((number for number, (text, _) in enumerate(STAGES) if text in log), default=-1)
             if reached > stage:
                 stage = reached
@@ -206,20 +213,31 @@ class VllmServer:
         if process is None:
             return
         group = process.pid
-        segments = _shared_memory(group)
+        self._segments |= _shared_memory(group)
         try:
             process.terminate()
             _wait_for(lambda: process.poll() is not None, STOP_GRACE)
             _signal_group(group, signal.SIGTERM)
-            _wait_for(lambda: not list(_members(group)), 5.0)
+            _wait_for(lambda: not list(_members(group)), GROUP_GRACE)
         finally:
             _signal_group(group, signal.SIGKILL)
             process.wait()
-            _wait_for(lambda: not list(_members(group)), 5.0)
+            _wait_for(lambda: not list(_members(group)), GROUP_GRACE)
             self.left_behind = set(_members(group))
-            for segment in segments:
+            for segment in self._segments:
                 with contextlib.suppress(OSError):
                     segment.unlink()
+
+
+def _copy_compiled_functions(target: Path) -> None:
+    """Copy this package's newest compiled functions, if there are any: compiling takes half a minute."""
+    chosen = os.environ.get("VLLM_GUIDED_CACHE_DIR")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "vllm_guided")
+    folders = Path(chosen or cache).glob("numba-*")
+    with contextlib.suppress(OSError):  # somebody else may be cleaning up: then they are compiled anew
+        newest = sorted(folders, key=lambda folder: folder.stat().st_mtime, reverse=True)
+        for folder in newest[:COMPILED_VERSIONS]:
+            shutil.copytree(folder, target / folder.name)
 
 
 def _vllm_command() -> list[str]:

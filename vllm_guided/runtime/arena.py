@@ -201,8 +201,8 @@ def new_arena(
     arena.seen_key = np.empty(1024, np.int64)
     arena.seen_mark = np.zeros(1024, np.int32)
     arena.scratch_row = np.zeros(words, np.int32)
-    arena.path = np.zeros(longest_token + 2, np.int32)
-    arena.path_byte = np.zeros(longest_token + 2, np.uint8)
+    arena.path = np.zeros(longest_token + 3, np.int32)
+    arena.path_byte = np.zeros(longest_token + 3, np.uint8)
     return arena
 
 

@@ -27,6 +27,8 @@ from vllm_guided.runtime.arena import (
 )
 
 _int = types.int64
+_ints = types.int32[::1]
+_bytes = types.uint8[::1]
 
 
 @jit(types.uint64(types.int64, types.int64))
@@ -223,12 +225,13 @@ def intern(arena, flags):  # type: ignore[no-untyped-def]
     states = arena.work_state
     stacks = arena.work_stack
     keys = arena.work_key
+    edge_offsets = arena.edge_offsets
+    tok_offsets = arena.tok_offsets
     count = 0
     for k in range(arena.work_count):
         state = states[k]
         if state < VIRTUAL and (
-            arena.edge_offsets[state + 1] > arena.edge_offsets[state]
-            or arena.tok_offsets[state + 1] > arena.tok_offsets[state]
+            edge_offsets[state + 1] > edge_offsets[state] or tok_offsets[state + 1] > tok_offsets[state]
         ):
             keys[count] = (np.int64(state) << 32) | np.int64(stacks[k])
             count += 1
@@ -295,11 +298,15 @@ def _byte_classes(arena, low, high):  # type: ignore[no-untyped-def]
     """
     bound = np.zeros(257, np.uint8)
     cover = np.zeros(257, np.int32)
+    item_state = arena.item_state
+    offsets = arena.edge_offsets
+    edge_low = arena.edge_low
+    edge_high = arena.edge_high
     for item in range(low, high):
-        state = arena.item_state[item]
-        for k in range(arena.edge_offsets[state], arena.edge_offsets[state + 1]):
-            first = np.int64(arena.edge_low[k])
-            past = np.int64(arena.edge_high[k]) + 1
+        state = item_state[item]
+        for k in range(offsets[state], offsets[state + 1]):
+            first = np.int64(edge_low[k])
+            past = np.int64(edge_high[k]) + 1
             bound[first] = 1
             bound[past] = 1
             cover[first] += 1
@@ -340,8 +347,9 @@ def _byte_classes(arena, low, high):  # type: ignore[no-untyped-def]
         found = np.int64(table[slot])
         if arena.map_size[found] == last + 1:
             same = True
+            known = arena.map_class[256 * found : 256 * found + 256]
             for k in range(256):
-                if arena.map_class[256 * found + k] != classes[k]:
+                if known[k] != classes[k]:
                     same = False
                     break
             if same:
@@ -392,24 +400,52 @@ def step(arena, config, byte):  # type: ignore[no-untyped-def]
     if known >= 0:
         return known
     begin(arena)
+    item_state = arena.item_state
+    offsets = arena.edge_offsets
+    edge_low = arena.edge_low
+    edge_high = arena.edge_high
     for item in range(arena.config_offsets[config], arena.config_offsets[config + 1]):
-        state = arena.item_state[item]
-        for k in range(arena.edge_offsets[state], arena.edge_offsets[state + 1]):
-            if arena.edge_low[k] <= byte and byte <= arena.edge_high[k]:
+        state = item_state[item]
+        for k in range(offsets[state], offsets[state + 1]):
+            if edge_low[k] <= byte and byte <= edge_high[k]:
                 add(arena, np.int64(arena.edge_target[k]), np.int64(arena.item_stack[item]))
     target = DEAD if arena.work_count == 0 else finish(arena, 0)
     arena.next[place] = target
     return target
 
 
+@jit(types.UniTuple(_int, 2)(_int, _bytes, _int, _int, _ints, _bytes, _ints, _ints))
+def _follow_known(config, data, low, high, moves, classes, config_row, config_map):  # type: ignore[no-untyped-def]
+    """Follow known transitions over ``data[low:high]``: the configuration and where it stopped."""
+    while low < high and config != DEAD:
+        row = np.int64(config_row[config])
+        if row < 0:
+            break
+        target = np.int64(moves[row + classes[256 * np.int64(config_map[config]) + data[low]]])
+        if target < 0:
+            break
+        config = target
+        low += 1
+    return config, low
+
+
+@jit(_int(arena_type, _int, _bytes, _int, _int))
+def step_range(arena, config, data, low, high):  # type: ignore[no-untyped-def]
+    """The configuration after ``data[low:high]``, or DEAD."""
+    while True:
+        config, low = _follow_known(
+            config, data, low, high, arena.next, arena.map_class, arena.config_row, arena.config_map
+        )
+        if low == high or config == DEAD:
+            return config
+        config = step(arena, config, np.int64(data[low]))
+        low += 1
+
+
 @jit(_int(arena_type, _int, types.uint8[::1]))
 def step_bytes(arena, config, data):  # type: ignore[no-untyped-def]
     """The configuration after ``data``, or DEAD."""
-    for k in range(data.size):
-        config = step(arena, config, np.int64(data[k]))
-        if config == DEAD:
-            return DEAD
-    return config
+    return step_range(arena, config, data, 0, data.size)
 
 
 @jit(types.boolean(arena_type, _int, _int))
@@ -433,11 +469,7 @@ def step_token(arena, config, token):  # type: ignore[no-untyped-def]
     low = arena.token_offsets[token]
     high = arena.token_offsets[token + 1]
     if high > low:
-        spelt = config
-        for k in range(low, high):
-            spelt = step(arena, spelt, np.int64(arena.token_data[k]))
-            if spelt == DEAD:
-                break
+        spelt = step_range(arena, config, arena.token_data, low, high)
     if arena.tok_count == 0 or config <= 1:
         return spelt
     begin(arena)

@@ -26,9 +26,47 @@ from vllm_guided.runtime.configurations import begin, finish, mixed, return_to, 
 from vllm_guided.runtime.tier1 import new_row, rebased, tier1
 
 _int = types.int64
+_ints = types.int32[::1]
+_bytes = types.uint8[::1]
 
 #: A mask with more ids than this besides its row gets a row of its own.
 EXTRA_LIMIT = 512
+
+
+@jit(types.UniTuple(_int, 2)(
+    _int, _int, _int, _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _bytes, _ints, _ints, _ints,
+))  # fmt: skip
+def _run_known(
+    node, past, used, suffix_byte, suffix_depth, suffix_next, suffix_ids, suffix_id_count, ids, moves,
+    classes, config_row, config_map, path,
+):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Run suffix nodes through known transitions, allowed ids to ``ids[used:]``.
+
+    Returns the node where a transition or room for ids is missing (or ``past``) and the new ``used``.
+    """
+    start = np.int64(path[0])
+    while node < past:
+        depth = suffix_depth[node]
+        origin = path[depth + 1]
+        row = np.int64(config_row[origin])
+        if row < 0:
+            break
+        target = moves[row + classes[256 * np.int64(config_map[origin]) + suffix_byte[node]]]
+        if target < 0:
+            break
+        if target == DEAD:
+            node = start + suffix_next[node]
+            continue
+        count = np.int64(suffix_id_count[node])
+        if used + count > ids.size:
+            break
+        path[depth + 2] = target
+        first = np.int64(suffix_ids[node])
+        for k in range(count):
+            ids[used + k] = ids[first + k]
+        used += count
+        node += 1
+    return node, used
 
 
 @jit(types.void(arena_type, _int, _int))
@@ -42,27 +80,23 @@ def _run_suffixes(arena, record, stack):  # type: ignore[no-untyped-def]
     config = finish(arena, 0)
     if config == DEAD:
         return
-    start = np.int64(arena.tier1_suffix[record])
+    node = np.int64(arena.tier1_suffix[record])
+    past = node + count
+    # path[0] holds where the trie begins, path[1] the configuration at its root, and so on.
     path = arena.path
-    path[0] = config
-    node = start
-    past = start + count
-    while node < past:
-        depth = arena.suffix_depth[node]
-        target = step(arena, np.int64(path[depth - 1]), np.int64(arena.suffix_byte[node]))
-        if target == DEAD:
-            node = start + arena.suffix_next[node]
-            continue
-        path[depth] = target
-        here = np.int64(arena.suffix_id_count[node])
-        if here > 0:
-            used = arena.id_count
-            arena.ids = with_room(arena.ids, used + here)
-            begin_ids = np.int64(arena.suffix_ids[node])
-            for k in range(here):
-                arena.ids[used + k] = arena.ids[begin_ids + k]
-            arena.id_count = used + here
-        node += 1
+    path[0] = node
+    path[1] = config
+    while True:
+        node, used = _run_known(
+            node, past, arena.id_count, arena.suffix_byte, arena.suffix_depth, arena.suffix_next,
+            arena.suffix_ids, arena.suffix_id_count, arena.ids, arena.next, arena.map_class,
+            arena.config_row, arena.config_map, path,
+        )  # fmt: skip
+        arena.id_count = used
+        if node >= past:
+            return
+        arena.ids = with_room(arena.ids, used + np.int64(arena.suffix_id_count[node]))
+        step(arena, np.int64(path[arena.suffix_depth[node] + 1]), np.int64(arena.suffix_byte[node]))
 
 
 @jit(_int(arena_type, types.int64[::1], _int))

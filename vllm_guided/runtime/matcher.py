@@ -142,7 +142,8 @@ class GrammarMatcher:
 
     def is_accepting(self) -> bool:
         """Whether the output may end here (true after a stop token, too)."""
-        return bool(entry.is_final(self._runtime.arena, self._history[-1]))
+        with self._runtime.lock:
+            return bool(entry.is_final(self._runtime.arena, self._history[-1]))
 
     def is_terminated(self) -> bool:
         """Whether a stop token was accepted."""

@@ -18,6 +18,7 @@ from numba import types
 
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import (
+    DEAD,
     ESCAPE,
     UNKNOWN,
     VIRTUAL,
@@ -30,6 +31,8 @@ from vllm_guided.runtime.configurations import add, begin, counter_of, expand, i
 
 _int = types.int64
 _ints = types.int32[::1]
+_bytes = types.uint8[::1]
+_counts = types.int64[::1]
 
 #: Up to this many allowed tokens are kept as a list of ids, more as a row of bits.
 SPARSE_LIMIT = 256
@@ -72,6 +75,58 @@ def rebased(arena, state, stack):  # type: ignore[no-untyped-def]
     return intern(arena, 0), below
 
 
+@jit(_int(
+    _int, _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _ints, _bytes, _bytes, _ints, _ints, _ints,
+    _ints, _counts,
+))  # fmt: skip
+def _walk_known(
+    node, trie_byte, trie_depth, trie_next, token_start, tokens, row, ids, moves, classes, flags, config_row,
+    config_map, path, escapes, counts,
+):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Walk the trie from ``node`` on through known transitions; the node where one is missing, or the end.
+
+    It takes arrays, not the arena: reading an array from a struct counts a reference, atomically, and
+    in this loop that would cost many times the walk itself.
+
+    Args:
+        path: the configuration at each depth. row: bits to set. ids: where to list the first allowed ids.
+        counts: [allowed tokens, escapes, position in ids].
+    """
+    past = trie_byte.size
+    allowed = counts[0]
+    escape_count = counts[1]
+    place = counts[2]
+    while node < past:
+        depth = trie_depth[node]
+        origin = path[depth - 1]
+        target = moves[config_row[origin] + classes[256 * np.int64(config_map[origin]) + trie_byte[node]]]
+        after = trie_next[node]
+        if target <= 0:
+            if target < 0:
+                break
+            node = np.int64(after)
+            continue
+        if after > node + 1:
+            if config_row[target] < 0:
+                break
+            path[depth] = target
+            if flags[target] & ESCAPE:
+                if escape_count == escapes.size:
+                    break
+                escapes[escape_count] = node
+                escape_count += 1
+        for k in range(token_start[node], token_start[node + 1]):
+            token = tokens[k]
+            row[token >> 5] |= np.int32(1) << np.int32(token & 31)
+            if allowed < SPARSE_LIMIT:
+                ids[place + allowed] = token
+            allowed += 1
+        node += 1
+    counts[0] = allowed
+    counts[1] = escape_count
+    return node
+
+
 @jit(types.Tuple((_int, _ints, _int))(arena_type, _int))
 def _walk(arena, config):  # type: ignore[no-untyped-def]
     """Walk the trie from ``config``: set the bits of allowed tokens in ``scratch_row``.
@@ -80,181 +135,141 @@ def _walk(arena, config):  # type: ignore[no-untyped-def]
         how many tokens were allowed (their ids follow ``arena.ids[:arena.id_count]`` as far as there
         are at most SPARSE_LIMIT), the trie nodes after which the frame may be left, how many those are.
     """
-    trie_byte = arena.trie_byte
-    trie_depth = arena.trie_depth
-    trie_next = arena.trie_next
-    token_start = arena.trie_token_start
-    tokens = arena.trie_tokens
-    row = arena.scratch_row
     arena.ids = with_room(arena.ids, arena.id_count + SPARSE_LIMIT)
-    ids = arena.ids
-    id_base = arena.id_count
-    rows = np.empty(arena.path.size, np.int64)
-    maps = np.empty(arena.path.size, np.int64)
-    path = arena.path
     escapes = np.empty(64, np.int32)
-    escape_count = 0
-    allowed = 0
+    counts = np.zeros(3, np.int64)
+    counts[2] = arena.id_count
+    path = arena.path
     if arena.config_row[config] < 0:
         expand(arena, config)
     path[0] = config
-    rows[0] = arena.config_row[config]
-    maps[0] = 256 * np.int64(arena.config_map[config])
-    moves = arena.next
-    classes = arena.map_class
-    flags = arena.config_flags
-    node = 1
-    past = trie_byte.size
-    while node < past:
-        depth = trie_depth[node]
-        byte = trie_byte[node]
-        target = moves[rows[depth - 1] + classes[maps[depth - 1] + byte]]
-        if target <= 0:
-            if target == 0:
-                node = trie_next[node]
-                continue
-            target = np.int32(step(arena, np.int64(path[depth - 1]), np.int64(byte)))
-            moves = arena.next
-            classes = arena.map_class
-            flags = arena.config_flags
-            if target == 0:
-                node = trie_next[node]
-                continue
-        for k in range(token_start[node], token_start[node + 1]):
-            token = tokens[k]
-            row[token >> 5] |= np.int32(1) << np.int32(token & 31)
-            if allowed < SPARSE_LIMIT:
-                ids[id_base + allowed] = token
-            allowed += 1
-        if trie_next[node] > node + 1:
-            if arena.config_row[target] < 0:
-                expand(arena, np.int64(target))
-                moves = arena.next
-                classes = arena.map_class
-            path[depth] = target
-            rows[depth] = arena.config_row[target]
-            maps[depth] = 256 * np.int64(arena.config_map[target])
-            if flags[target] & ESCAPE:
-                if escape_count == escapes.size:
-                    escapes = with_room(escapes, escape_count + 1)
-                escapes[escape_count] = node
-                escape_count += 1
-        node += 1
-    return allowed, escapes, escape_count
+    node = np.int64(1)
+    past = arena.trie_byte.size
+    while True:
+        node = _walk_known(
+            node, arena.trie_byte, arena.trie_depth, arena.trie_next, arena.trie_token_start,
+            arena.trie_tokens, arena.scratch_row, arena.ids, arena.next, arena.map_class,
+            arena.config_flags, arena.config_row, arena.config_map, path, escapes, counts,
+        )  # fmt: skip
+        if node >= past:
+            return counts[0], escapes, counts[1]
+        origin = np.int64(path[arena.trie_depth[node] - 1])
+        target = step(arena, origin, np.int64(arena.trie_byte[node]))
+        if target != DEAD and arena.config_row[target] < 0:
+            expand(arena, target)
+        if counts[1] == escapes.size:
+            escapes = with_room(escapes, 2 * escapes.size)
 
 
-@jit(types.UniTuple(_int, 2)(arena_type, _ints, _int))
-def _suffixes(arena, escapes, escape_count):  # type: ignore[no-untyped-def]
-    """Gather, as a trie, what is left of tokens behind each of ``escapes`` that are not allowed yet.
+@jit(types.boolean(
+    _ints, _int, _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _bytes, _bytes, _ints, _ints, _ints,
+    _ints, _ints, _ints, _counts,
+))  # fmt: skip
+def _gather(
+    escapes, escape_count, trie_byte, trie_depth, trie_next, token_start, tokens, row, path, path_byte,
+    byte_of, child, sibling, first_id, of_root, list_token, list_next, counts,
+):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Insert what is left of the tokens behind ``escapes`` into a trie of linked children.
+
+    Args:
+        row: tokens allowed already, which are left out.
+        counts: [nodes, listed tokens, current escape, current trie node], where to go on.
 
     Returns:
-        where the trie lies in ``arena.suffix_*`` (preorder, first nodes at depth 1), and its nodes.
+        True when done, False where the arrays are full (they are to be enlarged; then call again).
     """
-    trie_byte = arena.trie_byte
-    trie_depth = arena.trie_depth
-    trie_next = arena.trie_next
-    token_start = arena.trie_token_start
-    tokens = arena.trie_tokens
-    row = arena.scratch_row
-    path = arena.path
-    path_byte = arena.path_byte
-    capacity = 256
-    byte_of = np.empty(capacity, np.uint8)
-    child = np.full(capacity, -1, np.int32)
-    sibling = np.full(capacity, -1, np.int32)
-    first_id = np.full(capacity, -1, np.int32)
-    of_root = np.full(256, -1, np.int32)
-    list_token = np.empty(256, np.int32)
-    list_next = np.empty(256, np.int32)
-    listed = 0
-    nodes = 1
-    for e in range(escape_count):
+    nodes = counts[0]
+    listed = counts[1]
+    node = counts[3]
+    for e in range(counts[2], escape_count):
         origin = escapes[e]
         base = trie_depth[origin]
-        path[0] = 0
-        node = origin + 1
         past = trie_next[origin]
+        if node < 0:
+            node = np.int64(origin + 1)
+            path[0] = 0
         while node < past:
             depth = trie_depth[node] - base
+            first = token_start[node]
+            last = token_start[node + 1]
+            if nodes + depth >= child.size or listed + last - first > list_token.size:
+                counts[0] = nodes
+                counts[1] = listed
+                counts[2] = e
+                counts[3] = node
+                return False
             path[depth] = -1
             path_byte[depth] = trie_byte[node]
-            for k in range(token_start[node], token_start[node + 1]):
+            for k in range(first, last):
                 token = tokens[k]
                 if row[token >> 5] & (np.int32(1) << np.int32(token & 31)):
                     continue
                 if path[depth] < 0:
+                    # Nodes are made only on the way to a token that is needed.
                     for d in range(1, depth + 1):
                         if path[d] >= 0:
                             continue
                         parent = path[d - 1]
                         byte = path_byte[d]
                         found = of_root[byte] if parent == 0 else child[parent]
-                        if parent != 0:
-                            while found >= 0 and byte_of[found] != byte:
-                                found = sibling[found]
+                        while parent != 0 and found >= 0 and byte_of[found] != byte:
+                            found = sibling[found]
                         if found < 0:
-                            found = nodes
+                            found = np.int32(nodes)
                             nodes += 1
-                            if nodes > capacity:
-                                grown = 2 * capacity
-                                byte_of = with_room(byte_of, grown)
-                                child = with_room(child, grown)
-                                sibling = with_room(sibling, grown)
-                                first_id = with_room(first_id, grown)
-                                capacity = grown
                             byte_of[found] = byte
                             child[found] = -1
                             first_id[found] = -1
                             if parent == 0:
-                                sibling[found] = -1
                                 of_root[byte] = found
                             else:
                                 sibling[found] = child[parent]
                                 child[parent] = found
                         path[d] = found
-                if listed == list_token.size:
-                    list_token = with_room(list_token, 2 * listed)
-                    list_next = with_room(list_next, 2 * listed)
                 list_token[listed] = token
                 list_next[listed] = first_id[path[depth]]
                 first_id[path[depth]] = listed
                 listed += 1
             node += 1
-    start = arena.suffix_count
-    count = nodes - 1
-    arena.suffix_byte = with_room(arena.suffix_byte, start + count)
-    arena.suffix_depth = with_room(arena.suffix_depth, start + count)
-    arena.suffix_next = with_room(arena.suffix_next, start + count)
-    arena.suffix_ids = with_room(arena.suffix_ids, start + count)
-    arena.suffix_id_count = with_room(arena.suffix_id_count, start + count)
-    arena.ids = with_room(arena.ids, arena.id_count + listed)
+        node = np.int64(-1)
+    counts[0] = nodes
+    counts[1] = listed
+    return True
+
+
+@jit(_int(
+    _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _bytes, _ints, _ints, _ints, _ints, _ints, _int, _int,
+))  # fmt: skip
+def _flatten(
+    byte_of, child, sibling, first_id, of_root, list_token, list_next, suffix_byte, suffix_depth,
+    suffix_next, suffix_ids, suffix_id_count, ids, start, used,
+):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Lay the linked trie out in preorder from ``start`` on, its tokens in ``ids[used:]``; the new used."""
     out = start
-    # Preorder by a walk with a stack of nodes still to visit; negative entries close a subtree.
-    pending = np.empty(2 * nodes + 256, np.int64)
+    # Negative entries close a subtree. A node stands in the list once itself and once to be closed.
+    pending = np.empty(2 * child.size + 2, np.int64)
     for byte in range(256):
         if of_root[byte] < 0:
             continue
+        pending[0] = np.int64(of_root[byte]) << 32
         top = 1
-        pending[0] = np.int64(of_root[byte]) << 32 | 1
         while top > 0:
             top -= 1
             entry = pending[top]
             if entry < 0:
-                arena.suffix_next[-entry - 1] = out - start
+                suffix_next[-entry - 1] = out - start
                 continue
-            node = np.int32(entry >> 32)
+            node = entry >> 32
             depth = entry & 0xFFFFFFFF
-            arena.suffix_byte[out] = byte_of[node]
-            arena.suffix_depth[out] = depth
-            arena.suffix_ids[out] = arena.id_count
+            suffix_byte[out] = byte_of[node]
+            suffix_depth[out] = depth
+            suffix_ids[out] = used
             k = first_id[node]
-            ids_here = 0
             while k >= 0:
-                arena.ids[arena.id_count] = list_token[k]
-                arena.id_count += 1
-                ids_here += 1
+                ids[used] = list_token[k]
+                used += 1
                 k = list_next[k]
-            arena.suffix_id_count[out] = ids_here
+            suffix_id_count[out] = used - suffix_ids[out]
             pending[top] = -out - 1
             top += 1
             out += 1
@@ -263,8 +278,52 @@ def _suffixes(arena, escapes, escape_count):  # type: ignore[no-untyped-def]
                 pending[top] = np.int64(below) << 32 | (depth + 1)
                 top += 1
                 below = sibling[below]
-    arena.suffix_count = out
-    return np.int64(start), np.int64(out - start)
+    return used
+
+
+@jit(types.UniTuple(_int, 2)(arena_type, _ints, _int))
+def _suffixes(arena, escapes, escape_count):  # type: ignore[no-untyped-def]
+    """Gather, as a trie, what is left of tokens behind each of ``escapes`` that are not allowed yet.
+
+    Returns:
+        where the trie lies in ``arena.suffix_*`` (preorder, first nodes at depth 0), and its nodes.
+    """
+    capacity = 1024
+    byte_of = np.empty(capacity, np.uint8)
+    child = np.empty(capacity, np.int32)
+    sibling = np.empty(capacity, np.int32)
+    first_id = np.empty(capacity, np.int32)
+    list_token = np.empty(capacity, np.int32)
+    list_next = np.empty(capacity, np.int32)
+    of_root = np.full(256, -1, np.int32)
+    counts = np.array([1, 0, 0, -1], np.int64)
+    while not _gather(
+        escapes, escape_count, arena.trie_byte, arena.trie_depth, arena.trie_next, arena.trie_token_start,
+        arena.trie_tokens, arena.scratch_row, arena.path, arena.path_byte, byte_of, child, sibling,
+        first_id, of_root, list_token, list_next, counts,
+    ):  # fmt: skip
+        capacity = 4 * capacity
+        byte_of = with_room(byte_of, capacity)
+        child = with_room(child, capacity)
+        sibling = with_room(sibling, capacity)
+        first_id = with_room(first_id, capacity)
+        list_token = with_room(list_token, capacity)
+        list_next = with_room(list_next, capacity)
+    start = arena.suffix_count
+    past = start + counts[0] - 1
+    arena.suffix_byte = with_room(arena.suffix_byte, past)
+    arena.suffix_depth = with_room(arena.suffix_depth, past)
+    arena.suffix_next = with_room(arena.suffix_next, past)
+    arena.suffix_ids = with_room(arena.suffix_ids, past)
+    arena.suffix_id_count = with_room(arena.suffix_id_count, past)
+    arena.ids = with_room(arena.ids, arena.id_count + counts[1])
+    arena.id_count = _flatten(
+        byte_of, child, sibling, first_id, of_root, list_token, list_next, arena.suffix_byte,
+        arena.suffix_depth, arena.suffix_next, arena.suffix_ids, arena.suffix_id_count, arena.ids, start,
+        arena.id_count,
+    )  # fmt: skip
+    arena.suffix_count = past
+    return np.int64(start), np.int64(past - start)
 
 
 @jit(types.void(arena_type, _int))

@@ -336,12 +336,59 @@ def shortest(automaton: Dfa) -> Dfa:
     return _trimmed(edges, automaton.accepting)
 
 
-def followed_by_anything(automaton: Dfa) -> Dfa:
-    """Every string that begins with a member."""
+def ending_before(automaton: Dfa, others: list[Dfa], following: int) -> Dfa:
+    """The members that a byte of ``following`` ends for good.
+
+    A member stays if there is such a byte that can lengthen neither it nor what the ``others`` have read by
+    then: the longest match of all of them, read side by side.
+    """
+    start = (0, *(0 for _ in others))
+    numbers = {start: 0}
+    order = [start]
+    edges: list[tuple[tuple[int, int], ...]] = []
+    accepting: set[int] = set()
+    for states in order:
+        rows = [automaton.edges[states[0]]]
+        for other, state in zip(others, states[1:], strict=True):
+            rows.append(other.edges[state] if state >= 0 else ())
+        live = 0
+        for row in rows:
+            for mask, _ in row:
+                live |= mask
+        if states[0] in automaton.accepting and following & ~live:
+            accepting.add(numbers[states])
+        found: dict[int, int] = {}
+        parts: list[tuple[int, tuple[int, ...]]] = [(mask, (target,)) for mask, target in rows[0]]
+        for row in rows[1:]:
+            split: list[tuple[int, tuple[int, ...]]] = []
+            for mask, targets in parts:
+                for label, target in row:
+                    if mask & label:
+                        split.append((mask & label, (*targets, target)))
+                        mask &= ~label
+                if mask:
+                    split.append((mask, (*targets, -1)))
+            parts = split
+        for mask, targets in parts:
+            number = numbers.get(targets)
+            if number is None:
+                number = numbers[targets] = len(order)
+                if number >= MAX_DFA_STATES:
+                    raise ConstraintTooComplex(
+                        f"a terminal needs more than {MAX_DFA_STATES} automaton states; simplify it"
+                    )
+                order.append(targets)
+            found[number] = found.get(number, 0) | mask
+        edges.append(tuple((mask, target) for target, mask in found.items()))
+    return _trimmed(edges, accepting)
+
+
+def followed_by_anything(automaton: Dfa, *, by_something: bool = False) -> Dfa:
+    """Every string that begins with a member; with ``by_something`` every one that goes on behind it."""
     sink = ((_FULL, len(automaton.edges)),)
     edges = [sink if state in automaton.accepting else e for state, e in enumerate(automaton.edges)]
     edges.append(sink)
-    return _trimmed(edges, [*automaton.accepting, len(automaton.edges)])
+    return _trimmed(edges, [*(() if by_something else automaton.accepting), len(automaton.edges)])
 
 
 def without_first_bytes(automaton: Dfa, mask: int) -> Dfa:

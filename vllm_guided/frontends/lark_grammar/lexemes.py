@@ -1,7 +1,8 @@
 """Lexemes that commit: llguidance's ``lazy``, ``suffix`` and ``stop`` on rules.
 
 A rule with one of these attributes is one lexeme: a regular language that ends at its first match. While
-such a lexeme may be under way, nothing else may run past the place where it is complete: in
+such a lexeme may be under way, nothing else may run past the place where it is complete, or end while either
+could go on (the longest match counts, as in a lexer): in
 
     start: tool* TAIL
     tool: head "..."
@@ -22,8 +23,10 @@ from lark.grammar import Symbol
 
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint, UnsupportedConstraint
 from vllm_guided.frontends import regular
+from vllm_guided.frontends.first import first_of
 from vllm_guided.frontends.lark_grammar.dialect import Attribute, PlainText
 from vllm_guided.frontends.lark_grammar.loader import LarkTree
+from vllm_guided.frontends.lark_grammar.occurrences import Occurrences
 from vllm_guided.frontends.lark_grammar.terminals import Terminals
 from vllm_guided.grammar import ir
 
@@ -45,8 +48,9 @@ class Lexemes:
         self.definitions = definitions
         self.terminals = terminals
         self.committed: dict[str, ir.Node] = {}
-        self.rivals: dict[str, set[str]] = {}
-        self.literals: dict[int, ir.Node] = {}
+        # by the id of the tree of one occurrence: the committed lexemes beside it, and the bytes behind it
+        self.rivals: dict[int, set[str]] = {}
+        self.following: dict[int, int] = {}
         for name, attributes in plain.attributes.items():
             if name in definitions:
                 self.attributed(name, attributes)
@@ -122,135 +126,92 @@ class Lexemes:
             return self.terminals.node(self.terminals.named(item))
         return self.terminals.node(item)
 
-    def literal(self, tree: LarkTree) -> ir.Node:
-        """The node of a literal or range in a rule, less what rivals leave of it."""
-        node = self.terminals.node(tree)
-        return self.restricted(f"%{id(tree)}", node)
-
-    def restricted(self, lexeme: str, node: ir.Node) -> ir.Node:
-        """``node`` without the strings in which a rival would have been complete before."""
-        rivals = self.rivals.get(lexeme)
+    def restricted(self, occurrence: LarkTree, node: ir.Node) -> ir.Node:
+        """``node`` at one place of the grammar, without what rivals there take from it."""
+        rivals = self.rivals.get(id(occurrence))
         if not rivals:
             return node
         automaton = regular.dfa(node)
         for rival in sorted(rivals):
             complete = regular.followed_by_anything(regular.dfa(self.committed[rival]))
             automaton = regular.difference(automaton, complete)
+        following = self.following.get(id(occurrence))
+        if following is not None:
+            others = [regular.dfa(self.committed[rival]) for rival in sorted(rivals)]
+            automaton = regular.ending_before(automaton, others, following)
         return regular.node(automaton)
 
     def analyse(self, start: str) -> None:
-        """Find the rivals of every lexeme; nothing to do where none commits."""
+        """Find the rivals of every occurrence of a terminal; nothing to do where no rule commits."""
         if not self.committed:
             return
-        positions = _Positions(self.definitions, self.committed, self.plain)
-        first = positions.first(start)
+        found = Occurrences(self.definitions, self.committed, self.plain)
+        first = found.first(start)
         seen = {first}
         queue = [first]
+        beside: dict[str, set[str]] = {}
         for state in queue:
-            names = {positions.lexeme[position] for position in state}
+            names = {found.lexeme[position] for position in state}
             committed = {name for name in names if name in self.committed}
-            for name in names - committed:
-                self.rivals.setdefault(name, set()).update(committed)
+            for position in state:
+                if found.lexeme[position] not in committed:
+                    self.rivals.setdefault(id(found.trees[position]), set()).update(committed)
+            for name in committed:
+                beside.setdefault(name, set()).update(committed - {name})
             for name in names:
-                following = frozenset(
-                    after
+                after = frozenset(
+                    later
                     for position in state
-                    if positions.lexeme[position] == name
-                    for after in positions.follow.get(position, ())
+                    if found.lexeme[position] == name
+                    for later in found.follow.get(position, ())
                 )
-                if following not in seen:
+                if after not in seen:
                     if len(seen) >= MAX_STATES:
                         raise ConstraintTooComplex(
                             "too many combinations of terminals beside lazy rules; use fewer lazy rules"
                         )
-                    seen.add(following)
-                    queue.append(following)
+                    seen.add(after)
+                    queue.append(after)
+        self._look_behind(found, start)
+        self._order(beside)
 
+    def _look_behind(self, found: Occurrences, start: str) -> None:
+        """What may follow each occurrence with rivals, where the text cannot end there."""
+        for position, tree in enumerate(found.trees):
+            behind = found.behind(position, start)
+            if behind is None or not self.rivals.get(id(tree)):
+                continue
+            firsts = [self.first_bytes(found.trees[later], found.lexeme[later]) for later in behind]
+            if None not in firsts:
+                mask = 0
+                for first in firsts:
+                    mask |= first or 0
+                self.following[id(tree)] = mask
 
-class _Positions:
-    """Glushkov's positions of terminals in the rules, with what may follow each (rules taken as macros)."""
+    def _order(self, beside: dict[str, set[str]]) -> None:
+        """Of two lexemes that commit, the one that is complete first is taken."""
+        whole = {name: regular.dfa(node) for name, node in self.committed.items()}
+        for name, others in beside.items():
+            automaton = whole[name]
+            for other in sorted(others):
+                longer = regular.followed_by_anything(whole[other], by_something=True)
+                automaton = regular.difference(automaton, longer)
+            if others:
+                self.committed[name] = regular.node(automaton)
 
-    def __init__(self, definitions: dict[str, Any], committed: dict[str, ir.Node], plain: PlainText) -> None:
-        self.definitions = definitions
-        self.committed = committed
-        self.plain = plain
-        self.lexeme: list[str] = []
-        self.follow: dict[int, set[int]] = {}
-        # per rule: nullable, first positions, last positions; a fixpoint over recursion
-        self.known: dict[str, tuple[bool, frozenset[int], frozenset[int]]] = {}
-        self.leaf: dict[int, int] = {}
-
-    def first(self, start: str) -> frozenset[int]:
-        """The positions a text can begin at; fills ``follow`` on the way."""
-        while True:
-            before = (dict(self.known), sum(map(len, self.follow.values())))
-            self.known.setdefault(start, (False, frozenset(), frozenset()))
-            for name in list(self.known):
-                self.known[name] = self.look(self.definitions[name].tree)
-            if before == (self.known, sum(map(len, self.follow.values()))):
-                return self.known[start][1]
-
-    def position(self, tree: Any, name: str) -> tuple[bool, frozenset[int], frozenset[int]]:
-        number = self.leaf.get(id(tree))
-        if number is None:
-            number = self.leaf[id(tree)] = len(self.lexeme)
-            self.lexeme.append(name)
-        here = frozenset([number])
-        return False, here, here
-
-    def connect(self, last: frozenset[int], first: frozenset[int]) -> None:
-        for position in last:
-            self.follow.setdefault(position, set()).update(first)
-
-    def look(self, tree: Any) -> tuple[bool, frozenset[int], frozenset[int]]:
-        empty: frozenset[int] = frozenset()
-        match str(tree.data):
-            case "expansions":
-                looks = [self.look(child) for child in tree.children]
-                firsts = empty.union(*(look[1] for look in looks))
-                return any(look[0] for look in looks), firsts, empty.union(*(look[2] for look in looks))
-            case "alias":
-                return self.look(tree.children[0])
-            case "expansion":
-                nullable, first, last = True, empty, empty
-                for child in tree.children:
-                    inner, begins, ends = self.look(child)
-                    self.connect(last, begins)
-                    first = first | begins if nullable else first
-                    last = last | ends if inner else ends
-                    nullable = nullable and inner
-                return nullable, first, last
-            case "maybe":
-                return True, *self.look(tree.children[0])[1:]
-            case "expr":
-                nullable, first, last = self.look(tree.children[0])
-                operator = str(tree.children[1])
-                if operator != "?":
-                    self.connect(last, first)
-                lowest = {"?": 0, "*": 0, "+": 1}.get(operator)
-                if lowest is None:
-                    lowest = int(tree.children[2])
-                return nullable or lowest == 0, first, last
-        return self.value(tree)
-
-    def value(self, tree: Any) -> tuple[bool, frozenset[int], frozenset[int]]:
-        item = tree.children[0]
-        if isinstance(item, Symbol):
-            definition = self.definitions.get(item.name)
-            if definition is None or definition.is_term or item.name in self.committed:
-                return self.position(tree, item.name)
-            if definition.params or item.name in self.plain.parametric:
-                raise self.mixed(item.name)
-            return self.known.setdefault(item.name, (False, frozenset(), frozenset()))
-        if item.data == "template_usage":
-            raise self.mixed(item.children[0].name)
-        if item.data == "literal":
-            extension = self.plain.extension(item.children[0])
-            if extension is not None and extension.kind in ("call", "condition"):
-                raise self.mixed("a parametric rule")
-        return self.position(tree, f"%{id(item)}")
-
-    def mixed(self, name: str) -> UnsupportedConstraint:
-        return UnsupportedConstraint(
-            f"{name}: templates and parametric rules cannot stand in one grammar with lazy, suffix or stop"
-        )
+    def first_bytes(self, tree: LarkTree, name: str) -> int | None:
+        """What the lexeme at a position begins with; None for a special token, which is no text."""
+        if name in self.committed:
+            node = self.committed[name]
+        elif name in self.definitions:
+            if self.definitions[name].tree is None:
+                return None
+            node = self.terminals.node(self.definitions[name].tree)
+        else:
+            item = tree.children[0]
+            extension = self.plain.extension(str(item.children[0])) if item.data == "literal" else None
+            if extension is not None:
+                return None if extension.kind == "special" else (1 << 256) - 1
+            node = self.terminals.node(item)
+        nullable, mask = first_of(node, {})
+        return (1 << 256) - 1 if nullable else mask

@@ -54,6 +54,8 @@ class Rules:
         self.out: dict[str, ir.Rule] = {}
         self.names: dict[Key, str] = {}
         self.pending: list[tuple[Key, str]] = []
+        self.bodies: dict[str, ir.Node] = {}
+        self.tokens: dict[tuple[str, ir.Node], ir.Node] = {}
         self.embedded = 0
         ignored = [self.terminal_body(Symbol(name)) for name in definitions.ignored]
         self.skips = Skips(ignored, self.out)
@@ -166,7 +168,7 @@ class Rules:
                 return ir.Repeat(self.expression(tree.children[0], scope), minimum, maximum)
             case "value":
                 argument = self.argument(tree, scope)
-                return self.symbol(argument) if isinstance(argument, Symbol) else argument
+                return self.symbol(argument, tree) if isinstance(argument, Symbol) else argument
             case _:
                 raise AssertionError(tree.data)
 
@@ -181,14 +183,14 @@ class Rules:
             extension = self.plain.extension(item.children[0])
             if extension is not None:
                 return self.extension(extension, scope)
-        return self.token(self.lexemes.literal(item), item)
+        return self.token(self.lexemes.restricted(tree, self.terminals.node(item)))
 
-    def symbol(self, symbol: Symbol) -> ir.Node:
+    def symbol(self, symbol: Symbol, occurrence: LarkTree) -> ir.Node:
         definition = self.definitions.get(symbol.name)
         if definition is None:
             raise InvalidConstraint(f"{symbol.name} is used but not defined", where=self.where(symbol.name))
         if definition.is_term:
-            return self.terminal(symbol)
+            return self.terminal(symbol.name, occurrence)
         if symbol.name in self.plain.parametric:
             raise InvalidConstraint(
                 f"the rule {symbol.name} is parametric, but no parameter is given: {symbol.name}::0",
@@ -218,20 +220,26 @@ class Rules:
 
     def terminal_body(self, symbol: Symbol) -> ir.Node:
         """The regular node of a terminal used by name."""
-        return self.terminals.node(self.terminals.named(symbol), self.where(symbol.name))
+        body = self.bodies.get(symbol.name)
+        if body is None:
+            body = self.terminals.node(self.terminals.named(symbol), self.where(symbol.name))
+            self.bodies[symbol.name] = body
+        return body
 
-    def terminal(self, symbol: Symbol) -> ir.Node:
+    def terminal(self, name: str, occurrence: LarkTree) -> ir.Node:
         """A use of a terminal: a rule of its own, behind whatever is ignored."""
-        definition = self.definitions[symbol.name]
-        if definition.tree is None:
-            special = ir.SpecialToken(frozenset([symbol.name]))
+        if self.definitions[name].tree is None:
+            special = ir.SpecialToken(frozenset([name]))
             return self.skips.before(special, (False, 0), None)
-        body = self.lexemes.restricted(symbol.name, self.terminal_body(symbol))
-        if symbol.name not in self.out:
-            self.out[symbol.name] = ir.Rule(body, shared=is_wide(body))
-        return self.skips.before(ir.Ref(symbol.name), first_of(body, {}), body)
+        body = self.lexemes.restricted(occurrence, self.terminal_body(Symbol(name)))
+        key = (name, body)
+        if key not in self.tokens:
+            rule = name if name not in self.out else f"{name}%{len(self.tokens)}"
+            self.out[rule] = ir.Rule(body, shared=is_wide(body))
+            self.tokens[key] = self.skips.before(ir.Ref(rule), first_of(body, {}), body)
+        return self.tokens[key]
 
-    def token(self, node: ir.Node, tree: LarkTree) -> ir.Node:
+    def token(self, node: ir.Node) -> ir.Node:
         """A literal, range or regexp that stands in a rule."""
         if is_wide(node):
             name = f"%literal{len(self.out)}"

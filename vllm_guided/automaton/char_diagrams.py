@@ -24,6 +24,7 @@ class Diagrams:
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
+        self._spent = 0
         self._variables = [_LEAF, _LEAF]
         self._lows = [FALSE, TRUE]
         self._highs = [FALSE, TRUE]
@@ -43,6 +44,13 @@ class Diagrams:
             self._lows.append(low)
             self._highs.append(high)
         return found
+
+    def _spend(self) -> None:
+        self._spent += 1
+        if self._spent > self._budget:
+            raise ConstraintTooComplex(
+                f"lookaround that needs more than {self._budget} decisions: make its body simpler"
+            )
 
     def variable(self, number: int) -> int:
         """The function that is variable ``number``."""
@@ -72,10 +80,7 @@ class Diagrams:
                 highs[otherwise] if variables[otherwise] == top else otherwise,
             )
             found = self._choices[key] = self._make(top, low, high)
-            if len(self._choices) > self._budget:
-                raise ConstraintTooComplex(
-                    f"lookaround that needs more than {self._budget} decisions: make its body simpler"
-                )
+            self._spend()
         return found
 
     def both(self, left: int, right: int) -> int:
@@ -102,6 +107,7 @@ class Diagrams:
     def substituted(self, function: int, value: Callable[[int], int], target: Diagrams) -> int:
         """``function`` with ``value(v)``, a function of ``target``, in place of each variable ``v``."""
         done = {FALSE: FALSE, TRUE: TRUE}
+        spend = target._spend
 
         def visit(node: int) -> int:
             found = done.get(node)
@@ -109,6 +115,7 @@ class Diagrams:
                 low, high = visit(self._lows[node]), visit(self._highs[node])
                 found = target.if_then_else(value(self._variables[node]), high, low)
                 done[node] = found
+                spend()
             return found
 
         return visit(function)

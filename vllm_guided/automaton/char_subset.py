@@ -19,7 +19,7 @@ from vllm_guided.automaton.char_sets import Partition
 from vllm_guided.automaton.char_terms import EMPTY_TERM, RepetitionItem, Terms
 from vllm_guided.errors import ConstraintTooComplex
 
-WORK_PER_STATE = 100
+WORK_PER_STATE = 50
 """How many terms the targets of a state may hold on average before the whole is too complex."""
 
 Rows = list[list[int]]
@@ -33,7 +33,7 @@ def determinised(expression: Expression, max_states: int) -> tuple[Partition, Ro
     Raises:
         ConstraintTooComplex: more than ``max_states`` states.
     """
-    terms = Terms(expression)
+    terms = Terms(expression, max_states * WORK_PER_STATE)
     builder: _Subsets | _Functions = (_Functions if terms.looks else _Subsets)(terms, max_states)
     return terms.partition, *_explore(builder, terms.partition.count, max_states)
 

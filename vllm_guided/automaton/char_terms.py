@@ -25,6 +25,7 @@ from vllm_guided.automaton.char_expression import (
     Repetition,
 )
 from vllm_guided.automaton.char_sets import Ranges, partition
+from vllm_guided.errors import ConstraintTooComplex
 
 EMPTY_TERM = 0
 GUARD_BUDGET = 20_000
@@ -66,9 +67,12 @@ class Terms:
             of a lookahead is its body followed by anything; of a lookbehind, its body.
         root: the term of the whole expression.
         everything: the term of any text.
+
+    Raises ConstraintTooComplex once the linear forms asked for hold more than ``budget`` entries in all.
     """
 
-    def __init__(self, expression: Expression) -> None:
+    def __init__(self, expression: Expression, budget: int) -> None:
+        self._budget = budget
         sets: dict[Ranges, int] = {ANY.ranges: 0}
         _collect_sets(expression, sets)
         self.partition, masks = partition(list(sets))
@@ -219,6 +223,11 @@ class Terms:
                 (inner, mask, rest) for (inner, rest), mask in gathered.items() if inner != FALSE and mask
             ]
             self._heads[term] = found
+            self._budget -= len(found)
+            if self._budget < 0:
+                raise ConstraintTooComplex(
+                    "too many parts of the pattern may be left out at one place: use fewer optional parts in a row"
+                )
         return found
 
     def _item_head(self, item: Item, rest: int) -> Head:

@@ -41,6 +41,8 @@ def parse(pattern: str, *, dialect: str = "python", flags: str = "") -> Expressi
         UnsupportedConstraint: it asks for what no regular language has, by name and position.
         ConstraintTooComplex: groups nested deeper than ``MAX_DEPTH``.
     """
+    if not isinstance(pattern, str):
+        raise InvalidConstraint(f"a pattern must be a string, not {type(pattern).__name__}")
     if dialect not in FLAGS:
         raise InvalidConstraint(f"unknown regex dialect {dialect!r}: use 'python' or 'ecma'")
     for flag in flags:

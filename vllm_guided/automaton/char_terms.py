@@ -226,7 +226,7 @@ class Terms:
             self._budget -= len(found)
             if self._budget < 0:
                 raise ConstraintTooComplex(
-                    "too many parts of the pattern may be left out at one place: use fewer optional parts in a row"
+                    "too many optional parts in a row in the pattern: make some of them one repeated group"
                 )
         return found
 

@@ -16,7 +16,6 @@ from vllm.v1.structured_output.backend_types import (
 from vllm_guided.vllm import engine
 from vllm_guided.vllm.engine import Constraint, Engine, constraint_from
 from vllm_guided.vllm.grammar import GuidedGrammar
-from vllm_guided.vllm.warmup import fill_samples
 
 _KINDS = {
     StructuredOutputOptions.JSON: "json_schema",
@@ -47,7 +46,6 @@ class GuidedBackend(StructuredOutputBackend):  # type: ignore[misc]
         if self.engine is None:
             stops = server_stop_ids(self.vllm_config.model_config, self.tokenizer)
             self.engine = engine.make_engine(self.tokenizer, self.vocab_size, stops)
-            fill_samples(self.engine, self.vocab_size)
 
     def compile_request(self, request: Any) -> GuidedGrammar:
         """The grammar of a request, with the options of that request (vLLM's key drops them).

@@ -147,7 +147,7 @@ class Engine:
 
 
 def make_engine(tokenizer: Any, vocabulary_size: int, stop_token_ids: Sequence[int]) -> Engine:
-    """An engine for a tokenizer.
+    """An engine for a tokenizer, warmed up.
 
     Args:
         tokenizer: what vLLM uses: a Hugging Face, tiktoken or mistral-common tokenizer (or vLLM's wrapper).
@@ -158,10 +158,13 @@ def make_engine(tokenizer: Any, vocabulary_size: int, stop_token_ids: Sequence[i
         ValueError: the tokenizer is of a kind that is not known.
     """
     import vllm_guided as vg
+    from vllm_guided.vllm.warmup import fill_samples
 
     stops = sorted({int(stop) for stop in stop_token_ids if 0 <= int(stop) < vocabulary_size})
     vocabulary = vg.Vocabulary.from_tokenizer(tokenizer, vocab_size=vocabulary_size, stop_token_ids=stops)
-    return Engine(vg.GrammarCompiler(vocabulary), frozenset(vocabulary.stop_token_ids))
+    made = Engine(vg.GrammarCompiler(vocabulary), frozenset(vocabulary.stop_token_ids))
+    fill_samples(made, vocabulary_size)
+    return made
 
 
 def fill_rows(matchers: Sequence[Any], bitmask: Any, rows: Sequence[int]) -> None:

@@ -64,21 +64,36 @@ def read_arrays(algebra: Algebra, place: Place, annotate: bool) -> Arrays | None
     )
 
 
+def _narrowed(names: Strings, condition: Strings) -> Strings | None:
+    """The names of the class that fulfil one more condition; ``None`` if there are none."""
+    both = string_sets.intersect(names, condition)
+    if both is None or names == string_sets.ANY:
+        return both
+    known, other = string_sets.unbounded_automaton(names), string_sets.unbounded_automaton(condition)
+    automaton = known.intersection(other)
+    string_sets.remember(both, automaton)
+    return None if automaton.is_empty() else both
+
+
 def _classes(
     algebra: Algebra, place: Place, patterns: list[tuple[str, Term]], additional: Term
 ) -> list[tuple[Strings, list[Term]]]:
     """The names by which patterns they fulfil, with the terms of those."""
     classes: list[tuple[Strings, list[Term]]] = [(string_sets.ANY, [])]
-    for pattern, term in patterns:
+    for position, (pattern, term) in enumerate(patterns):
         atom = pattern_atom(place, "patternProperties", pattern)
         inside, outside = Strings(positive=(atom,)), Strings(negative=(atom,))
+        last = position == len(patterns) - 1 and additional == NOTHING
         split: list[tuple[Strings, list[Term]]] = []
         for names, terms in classes:
             algebra.step()
-            within, without = string_sets.intersect(names, inside), string_sets.intersect(names, outside)
-            if within is not None and not string_sets.is_empty(within):
+            within = _narrowed(names, inside)
+            if within is not None:
                 split.append((within, [*terms, term]))
-            if without is not None and not string_sets.is_empty(without):
+            if last and not terms:
+                continue  # names that no pattern takes are not allowed
+            without = _narrowed(names, outside)
+            if without is not None:
                 split.append((without, terms))
         classes = split
         if len(classes) > MAX_NAME_CLASSES:

@@ -36,7 +36,7 @@ from vllm_guided.frontends.json_schema.shapes import (
     Objects,
     Term,
 )
-from vllm_guided.frontends.json_schema.string_text import string_node
+from vllm_guided.frontends.json_schema.string_text import string_node, united_node
 from vllm_guided.frontends.json_schema.strings import Strings
 from vllm_guided.grammar import ir
 
@@ -94,7 +94,7 @@ class Emitter:
         if norm.strings == ANY_STRINGS:
             options.append(self.generic("string"))
         else:
-            options.extend(self._strings(strings) for strings in norm.strings)
+            options.extend(self._string_sets(norm.strings))
         if norm.arrays == ANY_ARRAYS:
             options.append(self.generic("array"))
         else:
@@ -159,6 +159,28 @@ class Emitter:
             options.append(found)
         options.extend(ir.text(point) for point in points)
         return options
+
+    def _string_sets(self, sets: tuple[Strings, ...]) -> list[ir.Node]:
+        """A node for each set; those with the same bounded length and more conditions become one."""
+        if len(sets) == 1:
+            return [self._strings(sets[0])]
+        groups: dict[object, list[Strings]] = {}
+        for strings in sets:
+            bounded = (strings.minimum or strings.maximum is not None) and strings.positive + strings.negative
+            key = (strings.minimum, strings.maximum) if bounded else strings
+            groups.setdefault(key, []).append(strings)
+        nodes: list[ir.Node] = []
+        for group in groups.values():
+            if len(group) == 1:
+                nodes.append(self._strings(group[0]))
+                continue
+            known = tuple(group)
+            if known not in self._by_shape:
+                node = united_node(group)
+                found = node if node == ir.NOTHING else self._rule("string", node, shared=True)
+                self._by_shape[known] = found
+            nodes.append(self._by_shape[known])
+        return nodes
 
     def _strings(self, strings: Strings) -> ir.Node:
         found = self._by_shape.get(strings)

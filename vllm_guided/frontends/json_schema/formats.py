@@ -168,6 +168,32 @@ def is_one_pattern(name: str) -> bool:
     return name in _PATTERNS
 
 
+SHORT = 63
+"""Up to so many characters no label of a host can be too long, and a small automaton says all."""
+_SHORT_LABEL = (
+    rf"({_ALNUM}({_ALNUM}|{_ANY}{_ALNUM})?|{_ALNUM}{_ANY}({_ALNUM}{_ALNUM}|-{_ALNUM})"
+    rf"|{_ALNUM}{_ANY}({_ALNUM}{_ANY}|-{_ALNUM}){_ANY}*{_ALNUM})"
+)
+_SHORT_HOST = rf"{_SHORT_LABEL}(\.{_SHORT_LABEL})*"
+_SHORTER = {
+    "hostname": _SHORT_HOST,
+    "idn-hostname": _SHORT_HOST,
+    "email": rf"{_LOCAL}@{_SHORT_HOST}",
+    "idn-email": rf"({_ATOM}|{_WIDE})+(\.({_ATOM}|{_WIDE})+)*@{_SHORT_HOST}",
+}
+
+
+def has_short(name: str) -> bool:
+    """Whether strings of at most :data:`SHORT` characters have a smaller automaton."""
+    return name in _SHORTER
+
+
+@lru_cache(maxsize=8)
+def short_automaton(name: str) -> CharDfa:
+    """The format's strings of at most :data:`SHORT` characters, and longer ones that do not matter."""
+    return CharDfa.from_pattern(f"^({_SHORTER[name]})$", dialect="ecma", search=True)
+
+
 _WIDER = {
     "time": r"\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)",
     "date-time": r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)",

@@ -49,7 +49,10 @@ MAX_OBJECT_STATES = 40_000
 MAX_NUMBER_STATES = 12_000
 """States of one number automaton (multipleOf is a remainder to keep)."""
 
-MAX_STRING_STATES = 40_000
+COUNTED_REMAINDERS = 128
+"""Remainders of a multipleOf without a maximum for which the digits are bounded too."""
+
+MAX_STRING_STATES = 9_000
 """States of one string automaton after a length is multiplied into a pattern."""
 
 LENGTH_STATES = 2_000

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import lru_cache
+from math import prod
 from typing import NamedTuple
 
 from vllm_guided.errors import ConstraintTooComplex
@@ -94,9 +95,9 @@ class _Magnitude:
         if high is not None:
             self.longest = max(len(high.whole), 1)
         elif remainders:
-            modulus = max(item.modulus for item in remainders)
-            self.longest = max(len(low.whole) + 20, 40) if modulus <= 64 else len(low.whole) + 20
+            self.longest = len(low.whole) + 20
         self.longest = max(self.longest, len(low.whole))
+        self.endless = high is None and prod(item.modulus for item in remainders) > limits.COUNTED_REMAINDERS
         self.scale = max([1, len(low.fraction), *(item.scale for item in remainders)])
         if high is not None:
             self.scale = max(self.scale, len(high.fraction))
@@ -150,6 +151,8 @@ class _Magnitude:
                 (rest * 10 + digit) % item.modulus for rest, item in zip(rests, self.remainders, strict=True)
             )
             position = count + 1
+            if self.endless and position > len(self.low.whole) + 1:
+                position = count  # too many remainders to count digits as well
             if position > len(self.low.whole):
                 next_low = GREATER
             targets.append(

@@ -78,6 +78,11 @@ def intersect(algebra: Algebra, left: Objects, right: Objects) -> Objects | None
     if not others and minimum > sum(1 for _, term in properties if term != NOTHING):
         return None
     some = tuple(dict.fromkeys(left.some + right.some))
+    if some:
+        settled = _settle(algebra, some, properties, required, others)
+        if settled is None:
+            return None
+        some, properties, required = settled
     return Objects(
         tuple(properties),
         required,
@@ -88,6 +93,39 @@ def intersect(algebra: Algebra, left: Objects, right: Objects) -> Objects | None
         left.evaluated_names | right.evaluated_names,
         tuple(dict.fromkeys(left.evaluated_others + right.evaluated_others)),
     )
+
+
+def _settle(
+    algebra: Algebra,
+    some: tuple[Member, ...],
+    properties: list[tuple[str, Term]],
+    required: frozenset[str],
+    others: tuple[tuple[Strings, Term], ...],
+) -> tuple[tuple[Member, ...], list[tuple[str, Term]], frozenset[str]] | None:
+    """Leave out wanted members that are there anyway, and make those that only one property can be required."""
+    left: list[Member] = []
+    for member in some:
+        fitting = [
+            (index, algebra.terms.both((term, member.term)))
+            for index, (name, term) in enumerate(properties)
+            if term != NOTHING and string_sets.accepts(member.names, name)
+        ]
+        if any(properties[index][0] in required and properties[index][1] == joint for index, joint in fitting):
+            continue
+        if others:
+            left.append(member)
+            continue
+        fitting = [(index, joint) for index, joint in fitting if joint != NOTHING and not algebra.is_empty(joint)]
+        if not fitting:
+            return None
+        if len(fitting) > 1:
+            left.append(member)
+            continue
+        index, joint = fitting[0]
+        name = properties[index][0]
+        properties = [*properties[:index], (name, joint), *properties[index + 1 :]]
+        required = required | {name}
+    return tuple(left), properties, required
 
 
 def without_names(names: Strings, declared: list[str]) -> Strings | None:
@@ -112,9 +150,9 @@ def complement(algebra: Algebra, shape: Objects) -> list[Objects]:
     negation = algebra.terms.negation
     found: list[Objects] = []
     for name, term in shape.properties:
-        if name in shape.required:
-            found.append(Objects(properties=((name, NOTHING),)))
-        if term != EVERYTHING:
+        if name in shape.required:  # absent, or there with another value: an optional property says both
+            found.append(Objects(properties=((name, negation(term)),)))
+        elif term != EVERYTHING:
             found.append(Objects(properties=((name, negation(term)),), required=frozenset((name,))))
     if shape.minimum > 0:
         found.append(Objects(maximum=shape.minimum - 1))

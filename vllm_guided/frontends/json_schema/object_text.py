@@ -21,7 +21,9 @@ from vllm_guided.grammar import ir
 if TYPE_CHECKING:
     from vllm_guided.frontends.json_schema.emitter import Emitter
 
-_MAX_WANTED = 5
+_MAX_WANTED = 8
+_ALL_SUBSETS = 4
+"""Up to so many wanted members, one member may be any combination of them; beyond, one or all."""
 
 
 class _Slot(NamedTuple):
@@ -105,6 +107,8 @@ def _free_variants(
 
 
 def _subsets(indexes: list[int]) -> list[int]:
+    if len(indexes) > _ALL_SUBSETS:
+        return [0, *(1 << index for index in indexes), sum(1 << index for index in indexes)]
     found = [0]
     for index in indexes:
         found.extend([flags | 1 << index for flags in found])

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from vllm_guided.errors import ConstraintTooComplex
 from vllm_guided.frontends.json_schema import formats, limits, spelling
-from vllm_guided.frontends.json_schema.strings import Strings, unbounded_automaton
+from vllm_guided.frontends.json_schema.strings import Strings, short_automaton, unbounded_automaton
 from vllm_guided.frontends.regex import CharDfa, regex_node
 from vllm_guided.grammar import ir
 
@@ -55,10 +55,25 @@ def string_node(strings: Strings, plain: bool = False) -> ir.Node:
         if kind == "format" and formats.is_one_pattern(str(value)):
             pattern = formats.pattern(str(value))
             return quoted(regex_node(pattern, dialect="ecma", search=True, encode=_usual_spelling))
-    automaton = unbounded_automaton(strings)
+    automaton = None
+    if strings.maximum is not None and strings.minimum <= formats.SHORT:
+        automaton = short_automaton(strings)
+    if automaton is not None:
+        strings = strings._replace(maximum=min(strings.maximum or 0, formats.SHORT))
+    else:
+        automaton = unbounded_automaton(strings)
     if any(kind == "format" for kind, _ in strings.positive):
         plain = True
     return quoted(_with_length(automaton, strings.minimum, strings.maximum, plain))
+
+
+def united_node(sets: list[Strings]) -> ir.Node:
+    """The texts of several sets with the same length bounds, which are multiplied in once."""
+    automaton = unbounded_automaton(sets[0])
+    for strings in sets[1:]:
+        automaton = automaton.union(unbounded_automaton(strings))
+    plain = any(kind == "format" for strings in sets for kind, _ in strings.positive)
+    return quoted(_with_length(automaton, sets[0].minimum, sets[0].maximum, plain))
 
 
 def automaton_node(automaton: CharDfa, plain: bool) -> ir.Node:
@@ -84,8 +99,8 @@ def _with_length(automaton: CharDfa, minimum: int, maximum: int | None, plain: b
     if counted is not None:
         return counted
     states = len(automaton.rows)
-    most = max(limits.LENGTH_STATES // states, 64)
-    if minimum * states > limits.MAX_STRING_STATES // 4 or minimum > most * 4:
+    most = min(max(limits.LENGTH_STATES // states, 64), limits.MAX_STRING_STATES // states)
+    if minimum * states > limits.MAX_STRING_STATES:
         raise ConstraintTooComplex(
             f"minLength {minimum} together with the pattern needs too large an automaton; "
             "write the length into the pattern or lower it"

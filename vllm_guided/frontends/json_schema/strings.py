@@ -106,11 +106,24 @@ def complement(strings: Strings) -> list[Strings]:
     return found
 
 
-@lru_cache(maxsize=4096)
+_automata: dict[Strings, CharDfa] = {}
+_MOST_AUTOMATA = 4096
+
+
+def remember(strings: Strings, automaton: CharDfa) -> None:
+    """Keep an automaton that was found on another way."""
+    if len(_automata) >= _MOST_AUTOMATA:
+        _automata.clear()
+    _automata[strings] = automaton
+
+
 def unbounded_automaton(strings: Strings) -> CharDfa:
     """The automaton of every condition but the length."""
     if strings.finite is not None:
         return CharDfa.literals(list(strings.finite))
+    found = _automata.get(strings)
+    if found is not None:
+        return found
     result: CharDfa | None = None
     for atom in strings.positive:
         other = atom_automaton(atom)
@@ -118,7 +131,25 @@ def unbounded_automaton(strings: Strings) -> CharDfa:
     for atom in strings.negative:
         other = _excluded_automaton(atom)
         result = other.complement() if result is None else result.difference(other)
-    return result if result is not None else CharDfa.any_string()
+    if result is None:
+        result = CharDfa.any_string()
+    remember(strings, result)
+    return result
+
+
+def short_automaton(strings: Strings) -> CharDfa | None:
+    """As :func:`unbounded_automaton`, right only up to ``formats.SHORT`` characters, where that is smaller."""
+    if not any(kind == "format" and formats.has_short(str(value)) for kind, value in strings.positive):
+        return None
+    result: CharDfa | None = None
+    for atom in strings.positive:
+        short = atom[0] == "format" and formats.has_short(str(atom[1]))
+        other = formats.short_automaton(str(atom[1])) if short else atom_automaton(atom)
+        result = other if result is None else result.intersection(other)
+    assert result is not None
+    for atom in strings.negative:
+        result = result.difference(_excluded_automaton(atom))
+    return result
 
 
 @lru_cache(maxsize=4096)

@@ -4,10 +4,10 @@
     json_schema_grammar('{"type": "string", "maxLength": 3}', any_whitespace=False)
     json_object_grammar()
 
-The way: text and references (:mod:`.documents`), each place to a normal form (:mod:`.keywords`, by the set
-algebra of :mod:`.algebra`), normal forms to rules (:mod:`.emitter`). A language is never wider than the schema's;
-where it is narrower on purpose (order of properties, spelling of names and constants, digits, white space),
-the module that narrows says so.
+The way: text and references (:mod:`.documents`), each place to a normal form (:mod:`.keywords`, by the
+set algebra of :mod:`.algebra`), normal forms to rules (:mod:`.emitter`). A language is never wider than the
+schema's; where it is narrower on purpose (order of properties, spelling of names and constants, digits,
+white space), the module that narrows says so.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def json_schema_grammar(
     Args:
         schema: the schema, or its JSON text.
         any_whitespace: blanks (at most 32 in a run) may stand between tokens; otherwise none does.
-        additional_properties: ``False``: objects with ``properties`` or ``patternProperties`` that say nothing of
-            additional ones allow none.
+        additional_properties: ``False``: objects with ``properties`` or ``patternProperties`` that
+            say nothing of additional ones allow none.
         whitespace_pattern: a Python pattern for what stands between tokens, instead of blanks.
 
     Returns:
@@ -67,5 +67,3 @@ def json_object_grammar(*, any_whitespace: bool = True) -> ir.Grammar:
     add_generic(rules, layout, "object")
     rules["start"] = ir.Rule(ir.Ref("object"))
     return ir.Grammar(rules, "start")
-
-

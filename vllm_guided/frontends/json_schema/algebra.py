@@ -17,7 +17,16 @@ from vllm_guided.frontends.json_schema import numbers as number_sets
 from vllm_guided.frontends.json_schema import strings as string_sets
 from vllm_guided.frontends.json_schema.documents import Place
 from vllm_guided.frontends.json_schema.numbers import Numbers
-from vllm_guided.frontends.json_schema.shapes import ANY, EMPTY, EVERYTHING, NOTHING, Arrays, Norm, Objects, Term
+from vllm_guided.frontends.json_schema.shapes import (
+    ANY,
+    EMPTY,
+    EVERYTHING,
+    NOTHING,
+    Arrays,
+    Norm,
+    Objects,
+    Term,
+)
 from vllm_guided.frontends.json_schema.strings import Strings
 from vllm_guided.frontends.json_schema.terms import Terms
 
@@ -168,6 +177,12 @@ class Algebra:
     def _meet_arrays(self, left: Arrays, right: Arrays) -> Arrays | None:
         return array_sets.intersect(self, left, right)
 
+    def _outside_objects(self, shape: Objects) -> list[Objects]:
+        return object_sets.complement(self, shape)
+
+    def _outside_arrays(self, shape: Arrays) -> list[Arrays]:
+        return array_sets.complement(self, shape)
+
     @staticmethod
     def _meet_strings(left: Strings, right: Strings) -> Strings | None:
         both = string_sets.intersect(left, right)
@@ -177,7 +192,7 @@ class Algebra:
 
     def intersection(self, left: Norm, right: Norm) -> Norm:
         """The values in both."""
-        if left == ANY or left == right:
+        if left in (ANY, right):
             return right
         if right == ANY:
             return left
@@ -209,11 +224,12 @@ class Algebra:
             left.words & ~right.words,
             self._without(left.numbers, right.numbers, number_sets.intersect, number_sets.complement),
             self._without(left.strings, right.strings, self._meet_strings, string_sets.complement),
+            self._without(left.arrays, right.arrays, self._meet_arrays, self._outside_arrays),
             self._without(
-                left.arrays, right.arrays, self._meet_arrays, lambda shape: array_sets.complement(self, shape)
-            ),
-            self._without(
-                left.objects, right.objects, self._meet_objects, lambda shape: object_sets.complement(self, shape)
+                left.objects,
+                right.objects,
+                self._meet_objects,
+                self._outside_objects,
             ),
         )
 
@@ -244,9 +260,9 @@ class Algebra:
 
     def _touch(self, left: Shape, right: Shape, meet: Callable[[Shape, Shape], Shape | None]) -> bool:
         self.step()
-        if isinstance(left, Objects) and isinstance(right, Objects):
-            if object_sets.plainly_disjoint(self, left, right):
-                return False
+        both_objects = isinstance(left, Objects) and isinstance(right, Objects)
+        if both_objects and object_sets.plainly_disjoint(self, left, right):  # type: ignore[arg-type]
+            return False
         return meet(left, right) is not None
 
 

@@ -1,7 +1,7 @@
 """The JSON text of one shape of arrays.
 
-In: an :class:`~.shapes.Arrays` and the nodes of its items. Out: an IR node. Lengths alone are counters; ``contains``
-keeps its count in the states; ``uniqueItems`` over few scalars keeps the set of those used.
+In: an :class:`~.shapes.Arrays` and the nodes of its items. Out: an IR node. Lengths alone are counters;
+``contains`` keeps its count in the states; ``uniqueItems`` over few scalars keeps the set of those used.
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ def array_node(emitter: Emitter, shape: Arrays) -> ir.Node:
     return ir.choice(*(option for option in options if option != ir.NOTHING))
 
 
-def _plain(
-    emitter: Emitter, prefix: list[ir.Node], rest: ir.Node, least: int, most: int | None
-) -> ir.Node:
+def _plain(emitter: Emitter, prefix: list[ir.Node], rest: ir.Node, least: int, most: int | None) -> ir.Node:
     """At least one item."""
     comma = emitter.layout.comma
     if most == 0:
@@ -158,7 +156,8 @@ def _unique(emitter: Emitter, shape: Arrays, length: int, least: int, most: int 
     values = _scalars(emitter.algebra.norm(shape.rest)) if length == 0 else None
     if values is None or shape.contains:
         raise UnsupportedConstraint(
-            "uniqueItems: only over a finite set of words, numbers or strings (an enum), without tuples and contains"
+            "uniqueItems: only over a finite set of words, numbers or strings (an enum), "
+            "without tuples and contains"
         )
     nodes = [emitter.norm_node(value) for value in values]
     total = len(nodes)

@@ -1,8 +1,8 @@
 """The keywords that put schemas together at one place of the instance.
 
 In: a place and what its own keywords leave. Out: that set, less what ``$ref``, ``allOf``, ``anyOf``,
-``oneOf``, ``if``, ``dependentRequired``, ``dependentSchemas``, ``dependencies`` and ``not`` take away. ``oneOf`` is exact: of each branch
-only what is in no other.
+``oneOf``, ``if``, ``dependentRequired``, ``dependentSchemas``, ``dependencies`` and ``not`` take away.
+``oneOf`` is exact: of each branch only what is in no other.
 """
 
 from __future__ import annotations
@@ -121,9 +121,7 @@ def _dependencies(algebra: Algebra, place: Place, norm: Norm, keyword: str, anno
             inner = algebra.norm(algebra.terms.place(place.child(keyword, name)), annotate)
             with_name = algebra.intersection(with_name, inner)
         absent = ANY._replace(objects=(Objects(((name, NOTHING),)),))
-        untouched = [
-            shape for shape in norm.objects if dict(shape.properties).get(name, other_term(shape.others, name)) == NOTHING
-        ]
+        untouched = [shape for shape in norm.objects if _never_has(shape, name)]
         touched = tuple(shape for shape in norm.objects if shape not in untouched)
         part = Norm(objects=touched)
         yes = algebra.intersection(part, with_name)
@@ -131,3 +129,7 @@ def _dependencies(algebra: Algebra, place: Place, norm: Norm, keyword: str, anno
         rest = norm._replace(objects=tuple(untouched))
         norm = algebra.union(rest, algebra.union(no, yes))
     return norm
+
+
+def _never_has(shape: Objects, name: str) -> bool:
+    return dict(shape.properties).get(name, other_term(shape.others, name)) == NOTHING

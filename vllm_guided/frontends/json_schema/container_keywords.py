@@ -58,9 +58,7 @@ def read_arrays(algebra: Algebra, place: Place, annotate: bool) -> Arrays | None
     matched = tuple(item.term for item in contains) if annotate and place.draft >= 2020 else ()
     return array_sets.tidy(
         algebra,
-        Arrays(
-            prefix, rest, minimum or 0, maximum, contains, unique, evaluated if annotate else 0, matched
-        ),
+        Arrays(prefix, rest, minimum or 0, maximum, contains, unique, evaluated if annotate else 0, matched),
     )
 
 
@@ -121,7 +119,9 @@ def read_objects(algebra: Algebra, place: Place, annotate: bool) -> Objects | No
         evaluated_others = (string_sets.ANY,) if annotate else ()
     elif algebra.closed_objects and ("properties" in schema or "patternProperties" in schema):
         additional = NOTHING if "unevaluatedProperties" not in schema else EVERYTHING
-    others: tuple[tuple[Strings, Term], ...] = ((string_sets.ANY, additional),) if additional != NOTHING else ()
+    others: tuple[tuple[Strings, Term], ...] = (
+        ((string_sets.ANY, additional),) if additional != NOTHING else ()
+    )
     patterns = schema.get("patternProperties")
     if patterns is not None:
         if not isinstance(patterns, dict):

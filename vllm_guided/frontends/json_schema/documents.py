@@ -161,7 +161,8 @@ class Document:
             uri = urldefrag(urljoin(resolver._base_uri, reference)).url
             if uri in resolver._registry or not urlparse(uri).scheme:
                 raise place.invalid(
-                    keyword, f"{reference!r} points to nothing in this document; local references begin with #"
+                    keyword,
+                    f"{reference!r} points to nothing in this document; local references begin with #",
                 ) from None
             raise place.unsupported(
                 keyword, f"{uri!r} is another document, and nothing is fetched: put it into $defs"
@@ -180,7 +181,8 @@ class Document:
         name = reference.rpartition("#")[2] if keyword == "$dynamicRef" else None
         if _count_anchors(self.root, anchor, name) > 1:
             raise place.unsupported(
-                keyword, f"several schemas have the {anchor} that {reference!r} means: use $ref to one of them"
+                keyword,
+                f"several schemas have the {anchor} that {reference!r} means: use $ref to one of them",
             )
         return self.lookup(place, keyword, reference)
 
@@ -282,8 +284,8 @@ def parse(text: str) -> Any:
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
-            seen: set[str] = set()
-            twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
             raise InvalidConstraint(f"the schema's text names {twice!r} twice in one object")
         return found
 

@@ -1,8 +1,9 @@
 """From normal forms to the rules of a grammar.
 
-In: the term of the whole schema. Out: an :class:`~vllm_guided.grammar.ir.Grammar`. Every distinct set of values is
-written once; arrays and objects become rules of their own (so recursion ends), string bodies and numbers
-become shared rules. A last pass finds rules that nothing satisfies, which only a cycle can hide until then.
+In: the term of the whole schema. Out: an :class:`~vllm_guided.grammar.ir.Grammar`. Every distinct
+set of values is written once; arrays and objects become rules of their own (so recursion ends), string
+bodies and numbers become shared rules. A last pass finds rules that nothing satisfies, which only a
+cycle can hide until then.
 """
 
 from __future__ import annotations
@@ -239,9 +240,8 @@ class Emitter:
         """The deepest place that keeps the start from having a text."""
         name, seen = "start", {"start"}
         while True:
-            following = next(
-                (other for other in references(self.rules[name].body) if other in dead and other not in seen), None
-            )
+            dead_ones = (other for other in references(self.rules[name].body) if other in dead)
+            following = next((other for other in dead_ones if other not in seen), None)
             if following is None:
                 return self.pointers.get(name, "#")
             name = following

@@ -119,7 +119,6 @@ _TEMPLATE = (
 def _regex() -> str:
     """Patterns without look-around, back-references and ranges, and groups at most two deep."""
     literal = r"[^\\^$.*+?()\[\]{}|/]"
-    escape = r"\\[dDwWsSbBnrtfv^$.*+?()\[\]{}|/\\]"
     members = r"([^\\\[\]^-]|a-z|A-Z|0-9|\\[dDwWsSnrt^$.*+?()\[\]{}|/\\-])+"
     quantifier = r"([*+?]|\{\d{1,3}(,)?\})\??"
     atom = rf"({literal}|\.|\\[dDwWsSnrtfv^$.*+?()\[\]{{}}|/\\]|\[\^?{members}\])"

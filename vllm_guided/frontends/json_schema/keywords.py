@@ -1,9 +1,9 @@
 """One place of a schema to its normal form.
 
-In: a :class:`~.documents.Place`. Out: a :class:`~.shapes.Norm`. The keywords of the place itself come first,
-then ``$ref``, ``allOf``, ``anyOf``, ``oneOf``, ``if``, ``dependent...`` and ``not`` are intersected with, or taken away from,
-what there is so far; ``unevaluated...`` comes last, as the standard has it. Keywords that no draft knows are
-annotations.
+In: a :class:`~.documents.Place`. Out: a :class:`~.shapes.Norm`. The keywords of the place itself come first;
+then ``$ref``, ``allOf``, ``anyOf``, ``oneOf``, ``if``, ``dependent...`` and ``not`` are intersected with, or
+taken away from, what there is so far; ``unevaluated...`` comes last, as the standard has it. Keywords that
+no draft knows are annotations.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ _KINDS: dict[str, int] = {
     **dict.fromkeys(("properties", "required", "additionalProperties", "patternProperties"), _OBJECT),
     **dict.fromkeys(("propertyNames", "minProperties", "maxProperties"), _OBJECT),
     **dict.fromkeys(("enum", "const"), _VALUE),
-    **dict.fromkeys(("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if"), _COMBINE),
+    **dict.fromkeys(
+        ("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if"), _COMBINE
+    ),
     **dict.fromkeys(("dependencies", "dependentRequired", "dependentSchemas"), _COMBINE),
     **dict.fromkeys(("unevaluatedProperties", "unevaluatedItems"), _UNEVALUATED),
 }

@@ -106,7 +106,7 @@ def contains(numbers: Numbers, value: Exact) -> bool:
 
 def intersect(left: Numbers, right: Numbers) -> Numbers | None:
     """The numbers in both; ``None`` if there are none."""
-    if left == ANY or left == right:
+    if left in (ANY, right):
         return right
     if right == ANY:
         return left

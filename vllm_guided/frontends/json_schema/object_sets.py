@@ -29,7 +29,7 @@ def other_term(others: tuple[tuple[Strings, Term], ...], name: str) -> Term:
 def meet_names(left: Strings, right: Strings) -> Strings | None:
     """The names in both classes; ``None`` if there are none."""
     both = string_sets.intersect(left, right)
-    if both is None or both == left or both == right:
+    if both is None or both in (left, right):
         return both
     return None if string_sets.is_empty(both) else both
 
@@ -44,7 +44,7 @@ def intersect(algebra: Algebra, left: Objects, right: Objects) -> Objects | None
     for name, term in left.properties:
         other = theirs.get(name)
         if other is None:
-            other = EVERYTHING if right.others is _FREE or right.others == _FREE else other_term(right.others, name)
+            other = EVERYTHING if right.others == _FREE else other_term(right.others, name)
         properties.append((name, term if other == EVERYTHING else both((term, other))))
     for name, term in right.properties:
         if name not in mine:
@@ -102,7 +102,7 @@ def _settle(
     required: frozenset[str],
     others: tuple[tuple[Strings, Term], ...],
 ) -> tuple[tuple[Member, ...], list[tuple[str, Term]], frozenset[str]] | None:
-    """Leave out wanted members that are there anyway, and make those that only one property can be required."""
+    """Leave out wanted members that are there anyway; where only one property can be it, require that."""
     left: list[Member] = []
     for member in some:
         fitting = [
@@ -110,12 +110,14 @@ def _settle(
             for index, (name, term) in enumerate(properties)
             if term != NOTHING and string_sets.accepts(member.names, name)
         ]
-        if any(properties[index][0] in required and properties[index][1] == joint for index, joint in fitting):
+        if any(
+            properties[index][0] in required and properties[index][1] == joint for index, joint in fitting
+        ):
             continue
         if others:
             left.append(member)
             continue
-        fitting = [(index, joint) for index, joint in fitting if joint != NOTHING and not algebra.is_empty(joint)]
+        fitting = [(index, joint) for index, joint in fitting if not algebra.is_empty(joint)]
         if not fitting:
             return None
         if len(fitting) > 1:

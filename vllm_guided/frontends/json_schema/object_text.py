@@ -218,5 +218,3 @@ def _counted_graph(
     if simple_tail:
         accepting.add(final)
     return ir.Graph(tuple(moved), frozenset(accepting), 0) if accepting else ir.NOTHING
-
-

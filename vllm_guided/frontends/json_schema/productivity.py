@@ -43,7 +43,7 @@ def derives(node: ir.Node, productive: set[str]) -> bool:
 def unproductive(rules: Mapping[str, ir.Rule]) -> set[str]:
     """The rules without a text. Shared rules are taken to have one: they are never made without."""
     productive = {name for name, rule in rules.items() if rule.shared}
-    waiting = [name for name in reversed(rules) if name not in productive]
+    waiting = [name for name in reversed(list(rules)) if name not in productive]
     while waiting:
         left = []
         for name in waiting:

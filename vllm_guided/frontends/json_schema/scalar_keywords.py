@@ -32,9 +32,9 @@ def count(place: Place, keyword: str, default: int | None = None) -> int | None:
 
 
 def _number(place: Place, keyword: str) -> Exact | None:
-    value: Any = place.schema.get(keyword)
     if keyword not in place.schema:
         return None
+    value: Any = place.schema[keyword]
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise place.invalid(keyword, f"must be a number, not {value!r}")
     return number_sets.exact(value)
@@ -58,7 +58,7 @@ def read_numbers(place: Place) -> Numbers | None:
     if multiple is not None:
         if multiple == 0:
             raise place.invalid("multipleOf", "must not be 0")
-        multiple = abs(multiple)
+        multiple = multiple if multiple > 0 else -multiple
     return number_sets.tidy(
         Numbers(low, low_open and low is not None, high, high_open and high is not None, multiple)
     )
@@ -80,7 +80,9 @@ def pattern_atom(place: Place, keyword: str, pattern: Any) -> Atom:
     fault = _pattern_fault(pattern)
     if fault is not None:
         where = f" ({fault.where})" if fault.where else ""
-        raise type(fault)(f"{keyword} {pattern!r}: {fault.message}{where}", where=f"{place.pointer}/{keyword}")
+        raise type(fault)(
+            f"{keyword} {pattern!r}: {fault.message}{where}", where=f"{place.pointer}/{keyword}"
+        )
     return ("pattern", pattern)
 
 

@@ -117,7 +117,9 @@ def encode_plain(ranges: Ranges) -> ir.Node:
     if short:
         escapes.append(ir.byte_set(short))
     for lead in ("0", "1"):
-        last = [ord(f"{point & 15:x}") for point in escaped if point not in _SHORT and point >> 4 == int(lead)]
+        last = [
+            ord(f"{point & 15:x}") for point in escaped if point not in _SHORT and point >> 4 == int(lead)
+        ]
         if last:
             escapes.append(ir.sequence(ir.text(f"u00{lead}"), ir.byte_set(last)))
     if escapes:

@@ -111,45 +111,68 @@ def _with_length(automaton: CharDfa, minimum: int, maximum: int | None, plain: b
 
 
 def _counted_tail(automaton: CharDfa, minimum: int, maximum: int | None, plain: bool) -> ir.Node | None:
-    """A chain of single edges into one state that repeats a class: its length is a counter."""
+    """Where nothing but a state's only, last loop repeats: a graph by length whose loops are counters."""
     members = automaton.partition.members()
-    labels: list[ir.Node] = []
-    state, seen = 0, {0}
-    encode = _usual_spelling if plain else _every_spelling
-    while True:
+    outgoing: list[dict[int, list[int]]] = []
+    for row in automaton.rows:
         targets: dict[int, list[int]] = {}
-        for label, target in enumerate(automaton.rows[state]):
+        for label, target in enumerate(row):
             if target >= 0:
                 targets.setdefault(target, []).append(label)
-        if len(targets) != 1:
-            return None
-        target, classes = next(iter(targets.items()))
-        found = ir.char_set(span for label in classes for span in members[label])
-        label_node = encode(found.ranges) if isinstance(found, ir.CharSet) else ir.NOTHING
-        if target == state:
-            break
-        if target in seen:
-            return None
-        labels.append(label_node)
-        seen.add(target)
-        state = target
-    edges: list[tuple[int, ir.Node, int]] = [(i, label, i + 1) for i, label in enumerate(labels)]
-    length = len(labels)
-    order = _chain_order(automaton, length)
-    accepting = {
-        position
-        for position, where in enumerate(order[:-1])
-        if where in automaton.accepting and minimum <= position and (maximum is None or position <= maximum)
-    }
-    if order[-1] in automaton.accepting and (maximum is None or maximum >= length):
-        rest = None if maximum is None else maximum - length
-        edges.append((length, ir.Repeat(label_node, max(0, minimum - length), rest), length + 1))
-        accepting.add(length + 1)
-    return ir.Graph(tuple(edges), frozenset(accepting)) if accepting else ir.NOTHING
+        outgoing.append(targets)
+    order = _order_without_loops(outgoing)
+    if order is None:
+        return None
+    encode = _usual_spelling if plain else _every_spelling
+
+    def label_node(labels: list[int]) -> ir.Node:
+        found = ir.char_set(span for label in labels for span in members[label])
+        return encode(found.ranges) if isinstance(found, ir.CharSet) else ir.NOTHING
+
+    nodes: dict[tuple[int, int], int] = {(0, 0): 0}
+    queue = [(0, 0)]
+    edges: list[tuple[int, ir.Node, int]] = []
+    accepting: set[int] = set()
+    end = -1
+    while queue:
+        state, length = queue.pop()
+        here = nodes[(state, length)]
+        fits = length >= minimum and (maximum is None or length <= maximum)
+        if state in outgoing[state]:
+            if state in automaton.accepting and (maximum is None or length <= maximum):
+                most = None if maximum is None else maximum - length
+                loop = ir.Repeat(label_node(outgoing[state][state]), max(minimum - length, 0), most)
+                edges.append((here, loop, end))
+            continue
+        if fits and state in automaton.accepting:
+            accepting.add(here)
+        for target, labels in outgoing[state].items():
+            key = (target, length + 1)
+            if key not in nodes:
+                nodes[key] = len(nodes)
+                queue.append(key)
+                if len(nodes) > limits.LENGTH_STATES:
+                    return None
+            edges.append((here, label_node(labels), nodes[key]))
+    last = len(nodes)
+    accepting.add(last)
+    moved = [(source, label, last if target == end else target) for source, label, target in edges]
+    return ir.Graph(tuple(moved), frozenset(accepting))
 
 
-def _chain_order(automaton: CharDfa, length: int) -> list[int]:
-    order = [0]
-    for _ in range(length):
-        order.append(next(target for target in automaton.rows[order[-1]] if target >= 0))
-    return order
+def _order_without_loops(outgoing: list[dict[int, list[int]]]) -> list[int] | None:
+    """The states in topological order; ``None`` if a cycle is more than a state that only repeats itself."""
+    incoming = [0] * len(outgoing)
+    for state, targets in enumerate(outgoing):
+        if state in targets and len(targets) > 1:
+            return None
+        for target in targets:
+            incoming[target] += target != state
+    order = [state for state, count in enumerate(incoming) if count == 0]
+    for state in order:
+        for target in outgoing[state]:
+            if target != state:
+                incoming[target] -= 1
+                if incoming[target] == 0:
+                    order.append(target)
+    return order if len(order) == len(outgoing) else None

@@ -138,7 +138,10 @@ def unbounded_automaton(strings: Strings) -> CharDfa:
 
 
 def short_automaton(strings: Strings) -> CharDfa | None:
-    """As :func:`unbounded_automaton`, right only up to ``formats.SHORT`` characters, where that is smaller."""
+    """As :func:`unbounded_automaton`, but right only up to ``formats.SHORT`` characters.
+
+    ``None`` where no format has a smaller automaton for those.
+    """
     if not any(kind == "format" and formats.has_short(str(value)) for kind, value in strings.positive):
         return None
     result: CharDfa | None = None

@@ -80,6 +80,8 @@ def _close_array(algebra: Algebra, shape: Arrays, term: Term) -> Arrays | None:
     start = shape.evaluated
     length = max(start, len(shape.prefix))
     prefix = shape.prefix + (shape.rest,) * (length - len(shape.prefix))
-    held = tuple(value if index < start else terms.both((value, allowed)) for index, value in enumerate(prefix))
+    held = tuple(
+        value if index < start else terms.both((value, allowed)) for index, value in enumerate(prefix)
+    )
     closed = shape._replace(prefix=held, rest=terms.both((shape.rest, allowed)), evaluated=None)
     return array_sets.tidy(algebra, closed)

@@ -135,7 +135,8 @@ class Escapes:
         if ranges is not None:
             return ranges
         if letter in "pP":
-            return self.property_escape(start, negated=letter == "P")
+            ranges = self.property_escape(start, negated=letter == "P")
+            return ranges if in_class else self.cased(ranges)
         code_point = self.escape_character(letter, start, in_class)
         return ((code_point, code_point),) if in_class else self.single(code_point)
 
@@ -239,8 +240,6 @@ class Escapes:
                 rf"Unicode property '\p{{{name}}}': use a general category as \p{{Lu}}, or code point ranges",
                 where=self.where(start),
             )
-        if "i" in self.flags:
-            ranges = self.cased(ranges)
         return complement(ranges) if negated else ranges
 
     def group_name(self, start: int, close: str) -> None:

@@ -50,12 +50,12 @@ GENERAL_CATEGORIES = {
 }  # fmt: skip
 
 
-# Planes 4 to 13 hold no assigned character, plane 14 only tags and variation selectors, planes 15 and 16
-# are private but for their last two each.
+# Planes 4 to 13 hold no assigned character, plane 14 only tags and variation selectors at its start,
+# planes 15 and 16 are private but for their last two each.
 _ASSIGNED_LIMIT = 0x40000
-_TAG_PLANE = (0xE0000, 0xEFFFF)
+_TAG_PLANE = (0xE0000, 0xE0FFF)
 _PRIVATE_PLANES = ((0xF0000, 0xFFFFD), (0x100000, 0x10FFFD))
-_UNASSIGNED = ((0x40000, 0xDFFFF), (0xFFFFE, 0xFFFFF), (0x10FFFE, 0x10FFFF))
+_UNASSIGNED = ((0x40000, 0xDFFFF), (0xE1000, 0xEFFFF), (0xFFFFE, 0xFFFFF), (0x10FFFE, 0x10FFFF))
 # No character from here on has another case.
 _CASED_LIMIT = 0x20000
 

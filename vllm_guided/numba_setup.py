@@ -12,15 +12,13 @@ import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numba
 import xxhash
 from numba.core import config as numba_config
 
 from vllm_guided.cachedir import cache_directory
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @functools.cache
@@ -43,19 +41,19 @@ def numba_cache_directory(folder_of_sources: Path) -> str:
     return str(folder) if os.access(folder, os.W_OK) else ""
 
 
-def jit(signature: Any = None, **options: Any) -> Callable[[Function], Function]:
+def jit(signature: Any = None, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """``numba.njit`` with an explicit signature, cached on disk, releasing the GIL.
 
     Without a signature the function is inlined by LLVM into its callers (helpers).
     """
 
-    def decorate(function: Function) -> Function:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         before = numba_config.CACHE_DIR
         numba_config.CACHE_DIR = numba_cache_directory(Path(function.__code__.co_filename).parent) or before
         try:
             settings = {"cache": True, "nogil": True, **options}
             arguments = () if signature is None else (signature,)
-            compiled: Function = numba.njit(*arguments, **settings)(function)
+            compiled: Callable[..., Any] = numba.njit(*arguments, **settings)(function)
             return compiled
         finally:
             numba_config.CACHE_DIR = before

@@ -5,6 +5,9 @@ is *left-called* by ``a`` if ``a`` can enter ``b`` before it has consumed anythi
 calls is left recursion.
 """
 
+# Compiled functions have numba signatures instead of annotations.
+# mypy: allow-untyped-defs
+
 from __future__ import annotations
 
 import numpy as np
@@ -18,7 +21,7 @@ _bools = types.boolean[::1]
 
 
 @jit(types.Tuple((_ints, _ints, _ints))(types.int64, _ints))
-def adjacency(states, edges):  # type: ignore[no-untyped-def]
+def adjacency(states, edges):
     """Edges ``(source, label, target)`` grouped by source: offsets ``[states + 1]``, labels, targets."""
     count = edges.size // 3
     offsets = np.zeros(states + 1, np.int32)
@@ -37,8 +40,10 @@ def adjacency(states, edges):  # type: ignore[no-untyped-def]
     return offsets, labels, targets
 
 
-@jit(types.boolean(types.int64, types.int64, types.boolean, _ints, _ints, _ints, _bools, _ints, _ints, types.int32))
-def _reaches(start, accept, empty_only, offsets, labels, targets, passable, queue, stamp, mark):  # type: ignore[no-untyped-def]
+@jit(types.boolean(
+    types.int64, types.int64, types.boolean, _ints, _ints, _ints, _bools, _ints, _ints, types.int32,
+))  # fmt: skip
+def _reaches(start, accept, empty_only, offsets, labels, targets, passable, queue, stamp, mark):
     """Whether ``accept`` is reachable, through calls of ``passable`` rules and, unless ``empty_only``,
     through bytes and tokens."""
     queue[0] = start
@@ -66,7 +71,7 @@ def _reaches(start, accept, empty_only, offsets, labels, targets, passable, queu
 
 
 @jit(types.Tuple((_bools, _bools))(_ints, _ints, _ints, _ints, _ints, _ints, _ints))
-def nullable_and_productive(starts, accepts, offsets, labels, targets, bodies, minima):  # type: ignore[no-untyped-def]
+def nullable_and_productive(starts, accepts, offsets, labels, targets, bodies, minima):
     """Two bool arrays by rule. ``bodies[r]`` is the counted rule of a counter, -1 for other rules."""
     rules = starts.size
     states = offsets.size - 1
@@ -97,7 +102,7 @@ def nullable_and_productive(starts, accepts, offsets, labels, targets, bodies, m
 
 
 @jit(_ints(_ints, _ints, _ints, _ints, _ints, _bools, _bools))
-def left_calls(starts, offsets, labels, targets, bodies, nullable, productive):  # type: ignore[no-untyped-def]
+def left_calls(starts, offsets, labels, targets, bodies, nullable, productive):
     """Pairs ``caller, callee`` flattened: the calls each rule can make before it consumes anything."""
     rules = starts.size
     states = offsets.size - 1

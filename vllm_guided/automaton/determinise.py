@@ -9,6 +9,9 @@ A rule's automaton never accepts the empty string: nullable calls were given an 
 them, so the frame only has to know the other strings.
 """
 
+# Compiled functions have numba signatures instead of annotations.
+# mypy: allow-untyped-defs
+
 from __future__ import annotations
 
 import numpy as np
@@ -28,14 +31,25 @@ ALWAYS_ALLOWED = 4096
 
 
 @jit(_ints(_ints))
-def _doubled(values):  # type: ignore[no-untyped-def]
+def _doubled(values):
     grown = np.empty(2 * values.size + 16, np.int32)
     grown[: values.size] = values
     return grown
 
 
-@jit(types.int64(_ints, types.int64, _ints, _ints, _ints, _bools, _bools, _ints, types.int64))
-def _closure(members, count, offsets, labels, targets, nullable, productive, stamp, mark):  # type: ignore[no-untyped-def]
+@jit(_ints(_ints, types.int64))
+def _cut(values, count):
+    return values[:count].copy()
+
+
+@jit(types.boolean(types.int64, _bools))
+def _is_dead_call(label, productive):
+    """Whether the label calls a rule that derives nothing."""
+    return label >= CALL and label < TOKEN and not productive[label & RULE_MASK]
+
+
+@jit(types.int64(_ints, types.int64, _ints, _ints, _ints, _bools, _ints, types.int64))
+def _closure(members, count, offsets, labels, targets, nullable, stamp, mark):
     """Extend ``members[:count]`` by what epsilon edges and nullable calls reach; the new count."""
     head = 0
     while head < count:
@@ -58,7 +72,7 @@ def _closure(members, count, offsets, labels, targets, nullable, productive, sta
     _ints, _ints, types.int64,
 ))  # fmt: skip
 def _subsets(first, past, start, accept, offsets, labels, targets, nullable, productive,
-             members, stamp, limit):  # type: ignore[no-untyped-def]  # fmt: skip
+             members, stamp, limit):  # fmt: skip
     """Tails, labels, heads, accepting of the subset automaton (state 0 starts); its size, or -1."""
     bound = np.zeros(257, np.bool_)
     important = np.zeros(past - first, np.bool_)
@@ -100,7 +114,7 @@ def _subsets(first, past, start, accept, offsets, labels, targets, nullable, pro
     mark = stamp[stamp.size - 1] + 1
     members[0] = start
     stamp[start] = mark
-    count = _closure(members, 1, offsets, labels, targets, nullable, productive, stamp, mark)
+    count = _closure(members, 1, offsets, labels, targets, nullable, stamp, mark)
     kept = 0
     accepts_empty = False
     for i in range(count):
@@ -132,7 +146,7 @@ def _subsets(first, past, start, accept, offsets, labels, targets, nullable, pro
                 continue
             for k in range(offsets[state], offsets[state + 1]):
                 label = labels[k]
-                if label == EPSILON or (label >= CALL and label < TOKEN and not productive[label & RULE_MASK]):
+                if label == EPSILON or _is_dead_call(label, productive):
                     continue
                 if label >= CALL and label < TOKEN:
                     label = label & ~STRICT
@@ -161,7 +175,7 @@ def _subsets(first, past, start, accept, offsets, labels, targets, nullable, pro
                     members[count] = target
                     count += 1
                 at += 1
-            count = _closure(members, count, offsets, labels, targets, nullable, productive, stamp, mark)
+            count = _closure(members, count, offsets, labels, targets, nullable, stamp, mark)
             kept = 0
             for i in range(count):
                 if important[members[i] - first]:
@@ -233,7 +247,7 @@ def _subsets(first, past, start, accept, offsets, labels, targets, nullable, pro
                 accepting[s] = True
                 break
     stamp[stamp.size - 1] = mark
-    return tails[:edge_count].copy(), out_labels[:edge_count].copy(), heads[:edge_count].copy(), accepting, sets
+    return _cut(tails, edge_count), _cut(out_labels, edge_count), _cut(heads, edge_count), accepting, sets
 
 
 @jit(types.Tuple((_ints, _ints, _ints, _bools, types.int64))(
@@ -241,7 +255,7 @@ def _subsets(first, past, start, accept, offsets, labels, targets, nullable, pro
     _ints, _ints,
 ))  # fmt: skip
 def _without_epsilon(first, past, start, accept, offsets, labels, targets, nullable, productive,
-                     members, stamp):  # type: ignore[no-untyped-def]  # fmt: skip
+                     members, stamp):  # fmt: skip
     """The rule's own nondeterministic automaton without epsilon edges; state 0 starts."""
     size = past - first
     tails = np.empty(256, np.int32)
@@ -256,14 +270,14 @@ def _without_epsilon(first, past, start, accept, offsets, labels, targets, nulla
         mark += 1
         members[0] = origin
         stamp[origin] = mark
-        count = _closure(members, 1, offsets, labels, targets, nullable, productive, stamp, mark)
+        count = _closure(members, 1, offsets, labels, targets, nullable, stamp, mark)
         for i in range(count):
             state = members[i]
             if state == accept and tail > 0:
                 accepting[tail] = True
             for k in range(offsets[state], offsets[state + 1]):
                 label = labels[k]
-                if label == EPSILON or (label >= CALL and label < TOKEN and not productive[label & RULE_MASK]):
+                if label == EPSILON or _is_dead_call(label, productive):
                     continue
                 if edge_count == tails.size:
                     tails = _doubled(tails)
@@ -276,11 +290,11 @@ def _without_epsilon(first, past, start, accept, offsets, labels, targets, nulla
                 heads[edge_count] = targets[k] - first + 1
                 edge_count += 1
     stamp[stamp.size - 1] = mark
-    return tails[:edge_count].copy(), out_labels[:edge_count].copy(), heads[:edge_count].copy(), accepting, size + 1
+    return _cut(tails, edge_count), _cut(out_labels, edge_count), _cut(heads, edge_count), accepting, size + 1
 
 
 @jit(types.Tuple((_ints, _ints, _ints, _bools, types.int64))(types.int64, _ints, _ints, _ints, _bools))
-def _trimmed(states, tails, labels, heads, accepting):  # type: ignore[no-untyped-def]
+def _trimmed(states, tails, labels, heads, accepting):
     """Without the states that state 0 does not reach or that reach no accepting state; 0 stays 0."""
     count = tails.size
     forward = np.zeros(states, np.bool_)
@@ -357,7 +371,7 @@ def _trimmed(states, tails, labels, heads, accepting):  # type: ignore[no-untype
 
 
 @jit(types.Tuple((_ints, _ints, _ints, _bools, types.int64))(types.int64, _ints, _ints, _ints, _bools))
-def _canonical(states, tails, labels, heads, accepting):  # type: ignore[no-untyped-def]
+def _canonical(states, tails, labels, heads, accepting):
     """States numbered breadth-first by label from state 0, edges sorted, adjacent ranges joined."""
     count = tails.size
     order = np.argsort(labels, kind="mergesort")
@@ -427,7 +441,7 @@ def _canonical(states, tails, labels, heads, accepting):  # type: ignore[no-unty
     _ints, _ints, _ints, _ints, _ints, _ints, _ints, _bools, _bools, types.int64,
 ))  # fmt: skip
 def determinise(rule_first, starts, accepts, offsets, labels, targets, bodies, nullable, productive,
-                state_limit):  # type: ignore[no-untyped-def]  # fmt: skip
+                state_limit):  # fmt: skip
     """Every rule's automaton, minimised and canonically numbered.
 
     Returns:
@@ -464,7 +478,9 @@ def determinise(rule_first, starts, accepts, offsets, labels, targets, bodies, n
                 first, past, starts[r], accepts[r], offsets, labels, targets, nullable, productive,
                 members, stamp,
             )  # fmt: skip
-        d_tails, d_labels, d_heads, d_accepting, size = _trimmed(size, d_tails, d_labels, d_heads, d_accepting)
+        d_tails, d_labels, d_heads, d_accepting, size = _trimmed(
+            size, d_tails, d_labels, d_heads, d_accepting
+        )
         if deterministic and size > 1:
             classes = equivalence_classes(size, d_tails, d_labels, d_heads, d_accepting)
             # One state of each class speaks for it; the start's class becomes 0.

@@ -5,6 +5,9 @@ Valmari's algorithm ("Fast brief practical DFA minimization", Information Proces
 The input must be trimmed: every state reachable, and accepting or leading to an accepting state.
 """
 
+# Compiled functions have numba signatures instead of annotations.
+# mypy: allow-untyped-defs
+
 from __future__ import annotations
 
 import numpy as np
@@ -16,7 +19,7 @@ _ints = types.int32[::1]
 
 
 @jit(types.int32(_ints, _ints, _ints, _ints, _ints, types.int32, types.int32, _ints))
-def _mark(elements, location, set_of, first, marked, element, touched, work):  # type: ignore[no-untyped-def]
+def _mark(elements, location, set_of, first, marked, element, touched, work):
     s = set_of[element]
     i = location[element]
     j = first[s] + marked[s]
@@ -32,7 +35,7 @@ def _mark(elements, location, set_of, first, marked, element, touched, work):  #
 
 
 @jit(types.int32(_ints, _ints, _ints, _ints, _ints, types.int32, types.int32, _ints))
-def _split(elements, set_of, first, past, marked, sets, touched, work):  # type: ignore[no-untyped-def]
+def _split(elements, set_of, first, past, marked, sets, touched, work):
     while touched > 0:
         touched -= np.int32(1)
         s = work[touched]
@@ -57,7 +60,7 @@ def _split(elements, set_of, first, past, marked, sets, touched, work):  # type:
 
 
 @jit(_ints(types.int64, _ints, _ints, _ints, types.boolean[::1]))
-def equivalence_classes(states, tails, labels, heads, accepting):  # type: ignore[no-untyped-def]
+def equivalence_classes(states, tails, labels, heads, accepting):
     """The class of each state, so that two states are in one class just if their languages are equal.
 
     Args:
@@ -81,9 +84,7 @@ def equivalence_classes(states, tails, labels, heads, accepting):  # type: ignor
     touched = np.int32(0)
     for s in range(n):
         if accepting[s]:
-            touched = _mark(
-                b_elements, b_location, b_set, b_first, b_marked, np.int32(s), touched, work
-            )
+            touched = _mark(b_elements, b_location, b_set, b_first, b_marked, np.int32(s), touched, work)
     blocks = _split(b_elements, b_set, b_first, b_past, b_marked, blocks, touched, work)
     if m == 0:
         return b_set

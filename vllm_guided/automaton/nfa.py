@@ -264,9 +264,7 @@ class _Builder:
             self.nfa.counters.append(Counter(rule, body, minimum, maximum))
         return rule
 
-    def _graph(
-        self, node: ir.Graph, source: int, target: int, stack: list[tuple[ir.Node, int, int]]
-    ) -> None:
+    def _graph(self, node: ir.Graph, source: int, target: int, stack: list[tuple[ir.Node, int, int]]) -> None:
         edges = self.nfa.edges
         place: dict[int, int] = {}
 

@@ -19,6 +19,9 @@ rows        dense rows, ``words`` int32 each
 =========== =================================================================================
 """
 
+# Compiled functions have numba signatures instead of annotations.
+# mypy: allow-untyped-defs
+
 from __future__ import annotations
 
 import numpy as np
@@ -38,8 +41,9 @@ TERMINATED = 1
 #: Configuration flags.
 FINAL = 1
 ESCAPE = 2
-#: A configuration may hold this many (state, stack) pairs; an ambiguity beyond it is cut off.
-ITEM_LIMIT = 1 << 15
+#: A configuration may hold this many (state, stack) pairs. What goes beyond is not followed, which
+#: is counted in ``overflowed``: the mask is still sound, and a request that dies of it is told why.
+ITEM_LIMIT = 1 << 12
 
 _ints = types.int32[::1]
 _bytes = types.uint8[::1]
@@ -64,7 +68,7 @@ ARRAY_FIELDS: dict[str, types.Type] = {
     "suffix_byte": _bytes, "suffix_depth": _ints, "suffix_next": _ints, "suffix_ids": _ints,
     "suffix_id_count": _ints,
     "mask_offsets": _ints, "mask_pairs": _ints, "mask_row": _ints, "mask_ids": _ints,
-    "mask_id_count": _ints, "mask_table": _ints,
+    "mask_id_count": _ints, "mask_any": _bytes, "mask_table": _ints,
     "ids": _ints, "rows": _ints,
     "work_state": _ints, "work_stack": _ints, "work_key": types.int64[::1],
     "seen_key": types.int64[::1], "seen_mark": _ints,
@@ -94,7 +98,7 @@ arena_type = ArenaType(_FIELDS)
 
 
 @jit()
-def copy_into(target, place, source, start, count):  # type: ignore[no-untyped-def]
+def copy_into(target, place, source, start, count):
     """``target[place : place + count] = source[start : start + count]``.
 
     Spelt out: numba's slice assignment brings shape checks and their messages into every function.
@@ -104,14 +108,14 @@ def copy_into(target, place, source, start, count):  # type: ignore[no-untyped-d
 
 
 @jit()
-def fill_with(target, place, count, value):  # type: ignore[no-untyped-def]
+def fill_with(target, place, count, value):
     """``target[place : place + count] = value``."""
     for k in range(count):
         target[place + k] = value
 
 
 @jit()
-def with_room(values, need):  # type: ignore[no-untyped-def]
+def with_room(values, need):
     """``values``, or a copy of at least twice its length if it holds fewer than ``need`` entries."""
     if values.size >= need:
         return values
@@ -128,7 +132,7 @@ def with_room(values, need):  # type: ignore[no-untyped-def]
 def new_arena(
     trie_byte, trie_depth, trie_next, trie_token_start, trie_tokens, token_offsets, token_data, stop_tokens,
     words, longest_token,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     """An empty arena for a vocabulary; ``words`` int32 words make a row."""
     arena = structref.new(arena_type)
     arena.trie_byte = trie_byte
@@ -192,6 +196,7 @@ def new_arena(
     arena.mask_row = np.empty(256, np.int32)
     arena.mask_ids = np.empty(256, np.int32)
     arena.mask_id_count = np.empty(256, np.int32)
+    arena.mask_any = np.empty(256, np.uint8)
     arena.mask_table = np.full(1024, -1, np.int32)
     arena.ids = np.empty(4096, np.int32)
     arena.rows = np.empty(16 * words, np.int32)
@@ -207,7 +212,7 @@ def new_arena(
 
 
 @jit(types.int64[::1](arena_type))
-def sizes(arena):  # type: ignore[no-untyped-def]
+def sizes(arena):
     """Bytes held, and the numbers of states, stacks, configurations, tier-1 masks, masks, rows; overflow."""
     held = (
         4 * (arena.edge_offsets.size + arena.call_offsets.size + arena.tok_offsets.size)

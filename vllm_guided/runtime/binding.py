@@ -39,6 +39,7 @@ class Runtime:
         self._rule_start: dict[bytes, int] = {}
         self._set_number: dict[ir.SpecialToken, int] = {}
         self._states = 0
+        self._overflowed = 0
         self._virtual = 0
 
     @property
@@ -51,6 +52,11 @@ class Runtime:
         names = ("bytes", "states", "stacks", "configurations", "tier1", "masks", "rows", "overflowed")
         with self.lock:
             return dict(zip(names, tables.sizes(self.arena).tolist(), strict=True))
+
+    def has_overflowed(self) -> bool:
+        """Whether a configuration was cut off at the item limit since the last call (holds the lock)."""
+        before, self._overflowed = self._overflowed, int(tables.sizes(self.arena)[7])
+        return self._overflowed > before
 
     def bind(self, automaton: Automaton) -> int:
         """Add ``automaton``; the number of the configuration that it starts in.

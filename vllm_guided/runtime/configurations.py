@@ -7,6 +7,9 @@ integers, and equal ones are one. Transitions are memoised per byte class as the
 subset construction of Thompson's matcher, here for a pushdown automaton.
 """
 
+# Compiled functions have numba signatures instead of annotations.
+# mypy: allow-untyped-defs
+
 from __future__ import annotations
 
 import numpy as np
@@ -32,7 +35,7 @@ _bytes = types.uint8[::1]
 
 
 @jit(types.uint64(types.int64, types.int64))
-def mixed(a, b):  # type: ignore[no-untyped-def]
+def mixed(a, b):
     """A hash of two integers (the finaliser of SplitMix64)."""
     x = (np.uint64(a) * np.uint64(0x9E3779B97F4A7C15)) ^ (np.uint64(b) * np.uint64(0xC2B2AE3D27D4EB4F))
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -41,7 +44,7 @@ def mixed(a, b):  # type: ignore[no-untyped-def]
 
 
 @jit(types.void(types.int64[::1], _int))
-def sort_keys(keys, count):  # type: ignore[no-untyped-def]
+def sort_keys(keys, count):
     """Sort ``keys[:count]`` in place (Shell's sort with gaps of ratio 9/4; most sets have a handful)."""
     gap = 1
     while 9 * gap < 4 * count:
@@ -58,7 +61,7 @@ def sort_keys(keys, count):  # type: ignore[no-untyped-def]
 
 
 @jit(_int(arena_type, _int, _int))
-def push(arena, state, parent):  # type: ignore[no-untyped-def]
+def push(arena, state, parent):
     """The stack with ``state`` on top of ``parent``."""
     table = arena.stack_table
     states = arena.stack_state
@@ -93,7 +96,7 @@ def push(arena, state, parent):  # type: ignore[no-untyped-def]
 
 
 @jit(_int(arena_type, _int))
-def counter_of(arena, state):  # type: ignore[no-untyped-def]
+def counter_of(arena, state):
     """The counter a virtual state belongs to."""
     low = 0
     high = arena.counter_count
@@ -107,7 +110,7 @@ def counter_of(arena, state):  # type: ignore[no-untyped-def]
 
 
 @jit(types.void(arena_type))
-def begin(arena):  # type: ignore[no-untyped-def]
+def begin(arena):
     """Start collecting pairs for a new configuration."""
     arena.work_count = 0
     arena.mark += 1
@@ -117,7 +120,7 @@ def begin(arena):  # type: ignore[no-untyped-def]
 
 
 @jit(types.void(arena_type, _int, _int))
-def add(arena, state, stack):  # type: ignore[no-untyped-def]
+def add(arena, state, stack):
     """Add a pair to the configuration being collected, once."""
     keys = arena.seen_key
     marks = arena.seen_mark
@@ -157,7 +160,7 @@ def add(arena, state, stack):  # type: ignore[no-untyped-def]
 
 
 @jit(_int(arena_type, _int))
-def return_to(arena, stack):  # type: ignore[no-untyped-def]
+def return_to(arena, stack):
     """Leave the frame: add what is on top of ``stack``; the flags this sets."""
     if stack == BOTTOM:
         return FINAL
@@ -168,7 +171,7 @@ def return_to(arena, stack):  # type: ignore[no-untyped-def]
 
 
 @jit(_int(arena_type))
-def _close(arena):  # type: ignore[no-untyped-def]
+def _close(arena):
     """Close the collected pairs under calls and returns; the flags."""
     flags = np.int64(0)
     head = 0
@@ -202,7 +205,7 @@ def _close(arena):  # type: ignore[no-untyped-def]
 
 
 @jit(types.void(arena_type))
-def _rehash(arena):  # type: ignore[no-untyped-def]
+def _rehash(arena):
     table = np.full(2 * arena.config_table.size, -1, np.int32)
     size = np.uint64(table.size - 1)
     for config in range(2, arena.config_count):
@@ -220,7 +223,7 @@ def _rehash(arena):  # type: ignore[no-untyped-def]
 
 
 @jit(_int(arena_type, _int))
-def intern(arena, flags):  # type: ignore[no-untyped-def]
+def intern(arena, flags):
     """The configuration of the collected pairs that can consume something, with ``flags``."""
     states = arena.work_state
     stacks = arena.work_stack
@@ -249,8 +252,10 @@ def intern(arena, flags):  # type: ignore[no-untyped-def]
         low = arena.config_offsets[found]
         if arena.config_flags[found] == flags and arena.config_offsets[found + 1] - low == count:
             same = True
+            item_state = arena.item_state
+            item_stack = arena.item_stack
             for k in range(count):
-                if (np.int64(arena.item_state[low + k]) << 32) | np.int64(arena.item_stack[low + k]) != keys[k]:
+                if np.int64(item_state[low + k]) << 32 | np.int64(item_stack[low + k]) != keys[k]:
                     same = False
                     break
             if same:
@@ -285,13 +290,13 @@ def intern(arena, flags):  # type: ignore[no-untyped-def]
 
 
 @jit(_int(arena_type, _int))
-def finish(arena, flags):  # type: ignore[no-untyped-def]
+def finish(arena, flags):
     """Close and intern the collected pairs; ``flags`` are added to those the closure finds."""
     return intern(arena, flags | _close(arena))
 
 
 @jit(_int(arena_type, _int, _int))
-def _byte_classes(arena, low, high):  # type: ignore[no-untyped-def]
+def _byte_classes(arena, low, high):
     """The number of the map from bytes to classes between which the items' edges do not differ.
 
     Bytes that no edge takes are class 0 where there are any. (There are at most 256 classes then.)
@@ -365,7 +370,7 @@ def _byte_classes(arena, low, high):  # type: ignore[no-untyped-def]
 
 
 @jit(types.void(arena_type, _int))
-def expand(arena, config):  # type: ignore[no-untyped-def]
+def expand(arena, config):
     """Give ``config`` its byte-class map and a row of transitions, none of them known yet."""
     low = np.int64(arena.config_offsets[config])
     high = np.int64(arena.config_offsets[config + 1])
@@ -386,15 +391,14 @@ def expand(arena, config):  # type: ignore[no-untyped-def]
 
 
 @jit(_int(arena_type, _int, _int))
-def step(arena, config, byte):  # type: ignore[no-untyped-def]
+def step(arena, config, byte):
     """The configuration after one more byte; DEAD where the byte breaks the constraint."""
     if arena.config_row[config] < 0:
         if config <= 1:
             return DEAD
         expand(arena, config)
     place = (
-        np.int64(arena.config_row[config])
-        + arena.map_class[256 * np.int64(arena.config_map[config]) + byte]
+        np.int64(arena.config_row[config]) + arena.map_class[256 * np.int64(arena.config_map[config]) + byte]
     )
     known = np.int64(arena.next[place])
     if known >= 0:
@@ -415,7 +419,7 @@ def step(arena, config, byte):  # type: ignore[no-untyped-def]
 
 
 @jit(types.UniTuple(_int, 2)(_int, _bytes, _int, _int, _ints, _bytes, _ints, _ints))
-def _follow_known(config, data, low, high, moves, classes, config_row, config_map):  # type: ignore[no-untyped-def]
+def _follow_known(config, data, low, high, moves, classes, config_row, config_map):
     """Follow known transitions over ``data[low:high]``: the configuration and where it stopped."""
     while low < high and config != DEAD:
         row = np.int64(config_row[config])
@@ -430,7 +434,7 @@ def _follow_known(config, data, low, high, moves, classes, config_row, config_ma
 
 
 @jit(_int(arena_type, _int, _bytes, _int, _int))
-def step_range(arena, config, data, low, high):  # type: ignore[no-untyped-def]
+def step_range(arena, config, data, low, high):
     """The configuration after ``data[low:high]``, or DEAD."""
     while True:
         config, low = _follow_known(
@@ -443,13 +447,13 @@ def step_range(arena, config, data, low, high):  # type: ignore[no-untyped-def]
 
 
 @jit(_int(arena_type, _int, types.uint8[::1]))
-def step_bytes(arena, config, data):  # type: ignore[no-untyped-def]
+def step_bytes(arena, config, data):
     """The configuration after ``data``, or DEAD."""
     return step_range(arena, config, data, 0, data.size)
 
 
 @jit(types.boolean(arena_type, _int, _int))
-def in_set(arena, number, token):  # type: ignore[no-untyped-def]
+def in_set(arena, number, token):
     """Whether ``token`` is in token set ``number`` (ids ascend)."""
     low = np.int64(arena.set_offsets[number])
     high = np.int64(arena.set_offsets[number + 1])
@@ -463,7 +467,7 @@ def in_set(arena, number, token):  # type: ignore[no-untyped-def]
 
 
 @jit(_int(arena_type, _int, _int))
-def step_token(arena, config, token):  # type: ignore[no-untyped-def]
+def step_token(arena, config, token):
     """The configuration after ``token``, as text and as a special token; DEAD if neither is allowed."""
     spelt = DEAD
     low = arena.token_offsets[token]
@@ -480,7 +484,7 @@ def step_token(arena, config, token):  # type: ignore[no-untyped-def]
                 add(arena, np.int64(arena.tok_target[k]), np.int64(arena.item_stack[item]))
     if arena.work_count == 0:
         return spelt
-    flags = 0
+    flags = np.int64(0)
     if spelt != DEAD:
         flags = np.int64(arena.config_flags[spelt])
         for item in range(arena.config_offsets[spelt], arena.config_offsets[spelt + 1]):

@@ -1,5 +1,8 @@
 """The compiled functions that Python calls: one for each public operation, and one for a whole batch."""
 
+# Compiled functions have numba signatures instead of annotations.
+# mypy: allow-untyped-defs
+
 from __future__ import annotations
 
 import numpy as np
@@ -29,7 +32,7 @@ _bitmask = types.int32[:, ::1]
 def append_states(
     arena, edge_sizes, edge_low, edge_high, edge_target, call_sizes, call_start, call_return, tok_sizes,
     tok_set, tok_target, accepting,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     """Append automaton states; ``*_sizes`` say how many of the moves each state owns."""
     states = arena.state_count
     count = accepting.size
@@ -68,7 +71,7 @@ def append_states(
 
 
 @jit(types.void(arena_type, _int, _int, _int, _int))
-def append_counter(arena, base, minimum, maximum, body):  # type: ignore[no-untyped-def]
+def append_counter(arena, base, minimum, maximum, body):
     """Append a counter whose virtual states begin at ``base``; bases must ascend."""
     number = arena.counter_count
     arena.counter_base = with_room(arena.counter_base, number + 1)
@@ -83,7 +86,7 @@ def append_counter(arena, base, minimum, maximum, body):  # type: ignore[no-unty
 
 
 @jit(_int(arena_type, _ints))
-def append_set(arena, tokens):  # type: ignore[no-untyped-def]
+def append_set(arena, tokens):
     """Append a set of token ids, ascending; its number."""
     number = arena.set_count
     arena.set_offsets = with_room(arena.set_offsets, number + 2)
@@ -96,7 +99,7 @@ def append_set(arena, tokens):  # type: ignore[no-untyped-def]
 
 
 @jit(_int(arena_type, _int, types.boolean))
-def start_configuration(arena, state, nullable):  # type: ignore[no-untyped-def]
+def start_configuration(arena, state, nullable):
     """The configuration a grammar starts in; ``state`` -1: only the empty string."""
     begin(arena)
     if state >= 0:
@@ -105,13 +108,13 @@ def start_configuration(arena, state, nullable):  # type: ignore[no-untyped-def]
 
 
 @jit(types.boolean(arena_type, _int))
-def is_final(arena, config):  # type: ignore[no-untyped-def]
+def is_final(arena, config):
     """Whether the output may end here."""
     return config == TERMINATED or (arena.config_flags[config] & FINAL) != 0
 
 
 @jit(_int(arena_type, _int, _int))
-def advance(arena, config, token):  # type: ignore[no-untyped-def]
+def advance(arena, config, token):
     """The configuration after ``token``; TERMINATED after a stop token, DEAD if it is not allowed."""
     if token < 0 or token + 1 >= arena.token_offsets.size or config <= 1:
         return DEAD
@@ -123,7 +126,7 @@ def advance(arena, config, token):  # type: ignore[no-untyped-def]
 
 
 @jit(_int(arena_type, _int, _ints, _ints))
-def advance_all(arena, config, tokens, out):  # type: ignore[no-untyped-def]
+def advance_all(arena, config, tokens, out):
     """Advance over ``tokens`` as far as they are allowed, configurations to ``out``; how many were."""
     for k in range(tokens.size):
         config = advance(arena, config, np.int64(tokens[k]))
@@ -134,38 +137,40 @@ def advance_all(arena, config, tokens, out):  # type: ignore[no-untyped-def]
 
 
 @jit(_int(arena_type, _int, _bytes))
-def advance_bytes(arena, config, data):  # type: ignore[no-untyped-def]
+def advance_bytes(arena, config, data):
     """The configuration after the text ``data``, however it is cut into tokens; DEAD if not allowed."""
     return step_bytes(arena, config, data)
 
 
-@jit(types.void(arena_type, _int, _bitmask, _int))
-def fill(arena, config, bitmask, place):  # type: ignore[no-untyped-def]
-    """Write the mask of ``config`` to row ``place`` of ``bitmask``."""
-    fill_row(arena, config, bitmask, place)
+@jit(types.boolean(arena_type, _int, _bitmask, _int))
+def fill(arena, config, bitmask, place):
+    """Write the mask of ``config`` to row ``place`` of ``bitmask``; whether any token is allowed."""
+    return fill_row(arena, config, bitmask, place)
 
 
-@jit(types.void(arena_type, _ints, _bitmask, types.int64[::1]))
-def fill_batch(arena, configs, bitmask, places):  # type: ignore[no-untyped-def]
-    """``fill`` for each configuration; a negative one gets an all-ones row."""
+@jit(_int(arena_type, _ints, _bitmask, types.int64[::1]))
+def fill_batch(arena, configs, bitmask, places):
+    """``fill`` for each configuration; a negative one gets an all-ones row. How many rows have no bit."""
+    empty = 0
     for k in range(configs.size):
         if configs[k] < 0:
             fill_with(bitmask[places[k]], 0, bitmask.shape[1], -1)
-        else:
-            fill_row(arena, np.int64(configs[k]), bitmask, places[k])
+        elif not fill_row(arena, np.int64(configs[k]), bitmask, places[k]):
+            empty += 1
+    return empty
 
 
 @jit(types.void(arena_type, _ints, _ints, _ints))
-def advance_batch(arena, configs, tokens, out):  # type: ignore[no-untyped-def]
+def advance_batch(arena, configs, tokens, out):
     """``advance`` for each pair of a configuration and a token."""
     for k in range(configs.size):
         out[k] = advance(arena, np.int64(configs[k]), np.int64(tokens[k]))
 
 
 @jit(_int(arena_type, _int))
-def only_token(arena, config):  # type: ignore[no-untyped-def]
+def only_token(arena, config):
     """The one token that is allowed, or -1 where several (or none) are."""
-    if config == TERMINATED or config == DEAD:
+    if config in (TERMINATED, DEAD):
         return -1
     found = np.int64(-1)
     if arena.config_flags[config] & FINAL:
@@ -192,21 +197,3 @@ def only_token(arena, config):  # type: ignore[no-untyped-def]
                         return -1
                     found = token
     return found
-
-
-@jit(types.boolean(arena_type, _int))
-def has_any(arena, config):  # type: ignore[no-untyped-def]
-    """Whether any token, a stop token included, is allowed."""
-    if config == DEAD:
-        return False
-    if config == TERMINATED or (arena.config_flags[config] & FINAL) != 0:
-        return True
-    number = mask_of(arena, config)
-    if arena.mask_id_count[number] > 0:
-        return True
-    source = np.int64(arena.mask_row[number])
-    if source >= 0:
-        for word in range(arena.words):
-            if arena.rows[source * arena.words + word] != 0:
-                return True
-    return False

@@ -5,6 +5,9 @@ token can see (a count far from its limits) share it. It is kept as a dense row 
 tier 1, and a list of further token ids; most masks have no row of their own.
 """
 
+# Compiled functions have numba signatures instead of annotations.
+# mypy: allow-untyped-defs
+
 from __future__ import annotations
 
 import numpy as np
@@ -39,7 +42,7 @@ EXTRA_LIMIT = 512
 def _run_known(
     node, past, used, suffix_byte, suffix_depth, suffix_next, suffix_ids, suffix_id_count, ids, moves,
     classes, config_row, config_map, path,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     """Run suffix nodes through known transitions, allowed ids to ``ids[used:]``.
 
     Returns the node where a transition or room for ids is missing (or ``past``) and the new ``used``.
@@ -70,10 +73,10 @@ def _run_known(
 
 
 @jit(types.void(arena_type, _int, _int))
-def _run_suffixes(arena, record, stack):  # type: ignore[no-untyped-def]
+def _run_suffixes(arena, record, stack):
     """Append to ``ids`` the tokens of ``record`` whose rest the real ``stack`` allows."""
     count = np.int64(arena.tier1_suffix_count[record])
-    if count == 0 or stack == BOTTOM or stack == UNKNOWN:
+    if count == 0 or stack in (BOTTOM, UNKNOWN):
         return
     begin(arena)
     return_to(arena, stack)
@@ -99,8 +102,16 @@ def _run_suffixes(arena, record, stack):  # type: ignore[no-untyped-def]
         step(arena, np.int64(path[arena.suffix_depth[node] + 1]), np.int64(arena.suffix_byte[node]))
 
 
+@jit(types.boolean(_ints, _int, _int))
+def _any_bit(rows, place, words):
+    bits = np.int32(0)
+    for word in range(place, place + words):
+        bits |= rows[word]
+    return bits != 0
+
+
 @jit(_int(arena_type, types.int64[::1], _int))
-def _make(arena, pairs, count):  # type: ignore[no-untyped-def]
+def _make(arena, pairs, count):
     words = arena.words
     ids = arena.id_count
     dense = np.int64(-1)
@@ -154,6 +165,7 @@ def _make(arena, pairs, count):  # type: ignore[no-untyped-def]
     arena.mask_row = with_room(arena.mask_row, number + 1)
     arena.mask_ids = with_room(arena.mask_ids, number + 1)
     arena.mask_id_count = with_room(arena.mask_id_count, number + 1)
+    arena.mask_any = with_room(arena.mask_any, number + 1)
     for k in range(count):
         arena.mask_pairs[used + 2 * k] = pairs[k] >> 32
         arena.mask_pairs[used + 2 * k + 1] = pairs[k] & 0xFFFFFFFF
@@ -161,12 +173,13 @@ def _make(arena, pairs, count):  # type: ignore[no-untyped-def]
     arena.mask_row[number] = dense
     arena.mask_ids[number] = ids
     arena.mask_id_count[number] = id_count
+    arena.mask_any[number] = id_count > 0 or (dense >= 0 and _any_bit(arena.rows, dense * words, words))
     arena.mask_count = number + 1
     return number
 
 
 @jit(types.void(arena_type))
-def _rehash(arena):  # type: ignore[no-untyped-def]
+def _rehash(arena):
     table = np.full(2 * arena.mask_table.size, -1, np.int32)
     size = np.uint64(table.size - 1)
     for number in range(arena.mask_count):
@@ -186,7 +199,7 @@ def _rehash(arena):  # type: ignore[no-untyped-def]
 
 
 @jit(_int(arena_type, _int))
-def mask_of(arena, config):  # type: ignore[no-untyped-def]
+def mask_of(arena, config):
     """The mask of a real configuration, made on first need."""
     number = np.int64(arena.config_mask[config])
     if number >= 0:
@@ -239,9 +252,12 @@ def mask_of(arena, config):  # type: ignore[no-untyped-def]
     return number
 
 
-@jit(types.void(arena_type, _int, types.int32[:, ::1], _int))
-def fill_row(arena, config, bitmask, place):  # type: ignore[no-untyped-def]
-    """Write the mask of ``config`` to ``bitmask[place]``, words beyond the vocabulary as 0."""
+@jit(types.boolean(arena_type, _int, types.int32[:, ::1], _int))
+def fill_row(arena, config, bitmask, place):
+    """Write the mask of ``config`` to ``bitmask[place]``, words beyond the vocabulary as 0.
+
+    Returns whether any token is allowed.
+    """
     row = bitmask[place]
     words = arena.words
     if config <= 1:
@@ -249,7 +265,7 @@ def fill_row(arena, config, bitmask, place):  # type: ignore[no-untyped-def]
         if config == TERMINATED:
             for token in arena.stop_tokens:
                 row[token >> 5] |= np.int32(1) << np.int32(token & 31)
-        return
+        return config == TERMINATED
     number = mask_of(arena, config)
     source = np.int64(arena.mask_row[number])
     if source >= 0:
@@ -265,3 +281,5 @@ def fill_row(arena, config, bitmask, place):  # type: ignore[no-untyped-def]
     if arena.config_flags[config] & FINAL:
         for token in arena.stop_tokens:
             row[token >> 5] |= np.int32(1) << np.int32(token & 31)
+        return True
+    return arena.mask_any[number] != 0

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vllm_guided.errors import ConstraintTooComplex
 from vllm_guided.runtime import entry
-from vllm_guided.runtime.arena import DEAD, TERMINATED
+from vllm_guided.runtime.arena import DEAD, ITEM_LIMIT, TERMINATED
 from vllm_guided.runtime.binding import Runtime
 
 Bitmask = npt.NDArray[np.int32]
@@ -81,12 +82,17 @@ class GrammarMatcher:
         """Advance over ``tokens``. False, and nothing changes, if any of them is not allowed.
 
         A stop token is accepted where the output may end; after it nothing is.
+
+        Raises:
+            ConstraintTooComplex: the grammar is too ambiguous to follow this output.
         """
         runtime = self._runtime
         history = self._history
         if len(tokens) == 1:
             with runtime.lock:
                 config = entry.advance(runtime.arena, history[-1], tokens[0])
+                if config == DEAD and runtime.has_overflowed():
+                    raise _too_ambiguous()
             if config == DEAD:
                 return False
             history.append(config)
@@ -132,13 +138,17 @@ class GrammarMatcher:
         Raises:
             TypeError, ValueError: not such an array.
             IndexError: no such row.
+            ConstraintTooComplex: no token can continue the output, though the grammar goes on: it is too
+                ambiguous, or the vocabulary cannot spell what it asks for. The row is all zeros.
         """
         runtime = self._runtime
         array = as_bitmask(bitmask, runtime.words)
         if not 0 <= row < len(array):
             raise IndexError(f"row {row} of a bitmask with {len(array)} rows")
         with runtime.lock:
-            entry.fill(runtime.arena, self._history[-1], array, row)
+            if entry.fill(runtime.arena, self._history[-1], array, row):
+                return
+            raise _too_ambiguous() if runtime.has_overflowed() else _not_spelt()
 
     def is_accepting(self) -> bool:
         """Whether the output may end here (true after a stop token, too)."""
@@ -188,6 +198,20 @@ class GrammarMatcher:
         return True
 
 
+def _too_ambiguous() -> ConstraintTooComplex:
+    return ConstraintTooComplex(
+        f"the grammar is so ambiguous that more than {ITEM_LIMIT:,} readings of the output would have to be "
+        "followed; rewrite the rules that can derive the same text in many ways"
+    )
+
+
+def _not_spelt() -> ConstraintTooComplex:
+    return ConstraintTooComplex(
+        "no token of the vocabulary can continue the output: the constraint asks for text that the "
+        "vocabulary cannot spell"
+    )
+
+
 def _token_array(tokens: Sequence[int]) -> npt.NDArray[np.int32]:
     wide = np.asarray(tokens, dtype=np.int64)
     # Ids outside int32 are outside every vocabulary: -1 is refused like them.
@@ -196,13 +220,17 @@ def _token_array(tokens: Sequence[int]) -> npt.NDArray[np.int32]:
 
 def fill_bitmask_batch(
     matchers: Sequence[GrammarMatcher | None], bitmask: Any, rows: Sequence[int] | None = None
-) -> None:
+) -> list[int]:
     """``matchers[i].fill_bitmask(bitmask, rows[i])`` for all, in one call without the GIL.
 
     Args:
         matchers: one for each row to write; None writes a row that allows everything.
         bitmask: int32 ``[rows, ceil(size / 32)]``, numpy or CPU torch.
         rows: which row each writes; default 0, 1, 2, ...
+
+    Returns:
+        Positions of matchers whose row has no bit, where ``fill_bitmask`` raises ConstraintTooComplex:
+        nearly always none.
 
     Raises:
         ValueError, TypeError, IndexError: as ``fill_bitmask``.
@@ -211,24 +239,31 @@ def fill_bitmask_batch(
         rows = range(len(matchers))
     if len(rows) != len(matchers):
         raise ValueError(f"{len(matchers)} matchers, but {len(rows)} rows")
+    empty: list[int] = []
     for runtime, chosen in _by_runtime(matchers):
         places = np.array([rows[i] for i in chosen], np.int64)
         states = [m._history[-1] if (m := matchers[i]) is not None else -1 for i in chosen]
-        fill_states(runtime, np.array(states, np.int32), bitmask, places)
+        if fill_states(runtime, np.array(states, np.int32), bitmask, places):
+            array = as_bitmask(bitmask, 0)
+            empty.extend(i for i, place in zip(chosen, places, strict=True) if not array[place].any())
+    return empty
 
 
 def fill_states(
     runtime: Runtime | None, states: npt.NDArray[np.int32], bitmask: Any, places: npt.NDArray[np.int64]
-) -> None:
-    """Write the mask of each state (-1: all ones) to the row at the same position of ``places``."""
+) -> int:
+    """Write the mask of each state (-1: all ones) to the row at the same position of ``places``.
+
+    Returns how many rows have no bit.
+    """
     array = as_bitmask(bitmask, runtime.words if runtime else 0)
-    if len(places) and not (0 <= places.min() and places.max() < len(array)):
+    if len(places) and (places.min() < 0 or places.max() >= len(array)):
         raise IndexError(f"rows {places.min()} to {places.max()} of a bitmask with {len(array)} rows")
     if runtime is None:
         array[places] = -1
-        return
+        return 0
     with runtime.lock:
-        entry.fill_batch(runtime.arena, states, array, places)
+        return int(entry.fill_batch(runtime.arena, states, array, places))
 
 
 def accept_tokens_batch(matchers: Sequence[GrammarMatcher], tokens: Sequence[int]) -> list[bool]:

@@ -11,6 +11,9 @@ length of its limits, so counts are first brought to a representative, and a str
 characters has the masks of its last few positions and one for all others.
 """
 
+# Compiled functions have numba signatures instead of annotations.
+# mypy: allow-untyped-defs
+
 from __future__ import annotations
 
 import numpy as np
@@ -41,7 +44,7 @@ COUNTERS_TAKEN = 4
 
 
 @jit(_int(arena_type, _int))
-def representative(arena, state):  # type: ignore[no-untyped-def]
+def representative(arena, state):
     """The virtual state with the smallest count that no single token can tell from ``state``."""
     counter = counter_of(arena, state)
     base = np.int64(arena.counter_base[counter])
@@ -57,7 +60,7 @@ def representative(arena, state):  # type: ignore[no-untyped-def]
 
 
 @jit(types.UniTuple(_int, 2)(arena_type, _int, _int))
-def rebased(arena, state, stack):  # type: ignore[no-untyped-def]
+def rebased(arena, state, stack):
     """The configuration of ``state`` over an unknown stack, and the real stack below that."""
     taken = 0
     below = stack
@@ -82,7 +85,7 @@ def rebased(arena, state, stack):  # type: ignore[no-untyped-def]
 def _walk_known(
     node, trie_byte, trie_depth, trie_next, token_start, tokens, row, ids, moves, classes, flags, config_row,
     config_map, path, escapes, counts,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     """Walk the trie from ``node`` on through known transitions; the node where one is missing, or the end.
 
     It takes arrays, not the arena: reading an array from a struct counts a reference, atomically, and
@@ -128,7 +131,7 @@ def _walk_known(
 
 
 @jit(types.Tuple((_int, _ints, _int))(arena_type, _int))
-def _walk(arena, config):  # type: ignore[no-untyped-def]
+def _walk(arena, config):
     """Walk the trie from ``config``: set the bits of allowed tokens in ``scratch_row``.
 
     Returns:
@@ -168,7 +171,7 @@ def _walk(arena, config):  # type: ignore[no-untyped-def]
 def _gather(
     escapes, escape_count, trie_byte, trie_depth, trie_next, token_start, tokens, row, path, path_byte,
     byte_of, child, sibling, first_id, of_root, list_token, list_next, counts,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     """Insert what is left of the tokens behind ``escapes`` into a trie of linked children.
 
     Args:
@@ -243,7 +246,7 @@ def _gather(
 def _flatten(
     byte_of, child, sibling, first_id, of_root, list_token, list_next, suffix_byte, suffix_depth,
     suffix_next, suffix_ids, suffix_id_count, ids, start, used,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     """Lay the linked trie out in preorder from ``start`` on, its tokens in ``ids[used:]``; the new used."""
     out = start
     # Negative entries close a subtree. A node stands in the list once itself and once to be closed.
@@ -282,7 +285,7 @@ def _flatten(
 
 
 @jit(types.UniTuple(_int, 2)(arena_type, _ints, _int))
-def _suffixes(arena, escapes, escape_count):  # type: ignore[no-untyped-def]
+def _suffixes(arena, escapes, escape_count):
     """Gather, as a trie, what is left of tokens behind each of ``escapes`` that are not allowed yet.
 
     Returns:
@@ -327,7 +330,7 @@ def _suffixes(arena, escapes, escape_count):  # type: ignore[no-untyped-def]
 
 
 @jit(types.void(arena_type, _int))
-def _add_special(arena, config):  # type: ignore[no-untyped-def]
+def _add_special(arena, config):
     """Set the bits of the special tokens that ``config`` may consume."""
     row = arena.scratch_row
     for item in range(arena.config_offsets[config], arena.config_offsets[config + 1]):
@@ -340,7 +343,7 @@ def _add_special(arena, config):  # type: ignore[no-untyped-def]
 
 
 @jit(_int(arena_type))
-def new_row(arena):  # type: ignore[no-untyped-def]
+def new_row(arena):
     """The number of a fresh row; its words are not cleared."""
     number = arena.row_count
     arena.rows = with_room(arena.rows, (number + 1) * arena.words)
@@ -349,7 +352,7 @@ def new_row(arena):  # type: ignore[no-untyped-def]
 
 
 @jit(_int(arena_type, _int))
-def tier1(arena, config):  # type: ignore[no-untyped-def]
+def tier1(arena, config):
     """The tier-1 record of a configuration over the unknown stack, made on first need."""
     number = np.int64(arena.config_tier1[config])
     if number >= 0:

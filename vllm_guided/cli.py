@@ -180,7 +180,7 @@ def bench(
 
 @app.command()
 def demo(
-    timeout: Annotated[float, typer.Option(help="seconds that the server may take to start")] = 300.0,
+    timeout: Annotated[float, typer.Option(help="seconds that the server may take to start")] = 600.0,
     log: Annotated[Path | None, typer.Option(help="keep the server's log in this file")] = None,
     backend: Annotated[str, typer.Option(hidden=True)] = "vllm_guided",
 ) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-START_TIMEOUT = 300.0  # seconds; 30 to 60 on two cores
+START_TIMEOUT = 600.0  # seconds; 40 to 60 on two cores that have nothing else to do
 STOP_GRACE = 20.0  # for the server to end by itself
 GROUP_GRACE = 5.0  # for processes that outlive it
 COMPILED_VERSIONS = 3  # folders of compiled functions that are copied: one a version of the sources
@@ -37,12 +37,15 @@ STAGES = (
     ("Starting to load model", "loading the weights"),
     ("Loading weights took", "weights loaded"),
     ("GPU KV cache size", "allocating the key-value cache"),
-    ("init engine", "warming up"),
+    ("init engine", "preparing the structured-output backend"),
     ("Starting vLLM server", "opening the port"),
     ("Application startup complete", "ready"),
 )
 
-_REASON = re.compile(r"(?:\b[A-Za-z_.]*(?:Error|Exception)|\berror): .+")
+#: the last line of a traceback, with vLLM's prefixes or without, or a parser's complaint
+_REASON = re.compile(
+    r"^(?:\(.*?\) )?(?:ERROR .*?\] )?(?:[A-Za-z_.]+ serve: )?([A-Za-z_.]*(?:Error|Exception)|error): .+"
+)
 _PR_SET_PDEATHSIG = 1
 
 
@@ -200,7 +203,7 @@ class VllmServer:
 
     def _failure(self, what: str) -> ServerFailed:
         lines = self.log().splitlines()
-        causes = [found.group() for line in lines if (found := _REASON.search(line))]
+        causes = [line[found.start(1) :] for line in lines if (found := _REASON.match(line))]
         causes = [cause for cause in causes if "Engine core initialization failed" not in cause]
         return ServerFailed(f"{what}: {causes[-1]}" if causes else what, "\n".join(lines[-LOG_TAIL:]))
 

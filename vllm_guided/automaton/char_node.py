@@ -40,7 +40,7 @@ def to_node(automaton: CharDfa, encode: Callable[[Ranges], ir.Node]) -> ir.Node:
         """Whether the only edge into ``state`` can run on into the only edge out of it."""
         return incoming[state] == 1 and len(outgoing[state]) == 1 and state not in automaton.accepting
 
-    if outgoing == [[(outgoing[0][0][0], 0)]] if len(outgoing) == 1 and outgoing[0] else False:
+    if len(outgoing) == 1 and outgoing[0]:
         return ir.star(outgoing[0][0][0])
     edges: list[tuple[int, ir.Node, int]] = []
     numbers = {0: 0}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm_guided.errors import InvalidConstraint, UnsupportedConstraint
+from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint, UnsupportedConstraint
 from vllm_guided.frontends import regular
 from vllm_guided.grammar import ir
+
+MAX_INLINED = 2_000
 
 _HARMLESS = frozenset({"capture", "capture_hidden_suffix_bytes", "capture_hidden_stop_bytes", "stop_capture"})
 _REFUSED = {
@@ -49,6 +51,7 @@ def regular_body(name: str, bodies: dict[str, ir.Node]) -> ir.Node:
 class _Inliner:
     def __init__(self, bodies: dict[str, ir.Node]) -> None:
         self.bodies = bodies
+        self.budget = MAX_INLINED
 
     def rule(self, name: str, under_way: tuple[str, ...]) -> ir.Node:
         """A right-linear rule as a graph: node 0 begins it, node 1 ends it."""
@@ -56,6 +59,7 @@ class _Inliner:
             raise UnsupportedConstraint(
                 f"a rule with lazy or max_chars is a regular language, but {name} calls itself in the middle"
             )
+        self.spend(name)
         edges: list[tuple[int, ir.Node, int]] = []
         body = self.bodies[name]
         for option in body.options if isinstance(body, ir.Choice) else (body,):
@@ -65,6 +69,11 @@ class _Inliner:
             node = ir.sequence(*(self.inline(item, (*under_way, name)) for item in kept))
             edges.append((0, node, 0 if loops else 1))
         return ir.Graph(tuple(edges), frozenset([1]))
+
+    def spend(self, name: str) -> None:
+        self.budget -= 1
+        if self.budget < 0:
+            raise ConstraintTooComplex(f"the rule {name} grows too large where it is put into a lazy one")
 
     def inline(self, node: ir.Node, under_way: tuple[str, ...]) -> ir.Node:
         match node:

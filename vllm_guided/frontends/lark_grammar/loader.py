@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from lark import Tree
 from lark import load_grammar as stock
 from lark.exceptions import GrammarError as LarkGrammarError
 from lark.exceptions import LarkError, UnexpectedCharacters, UnexpectedToken
+from lark.grammar import Symbol
 
 from vllm_guided.errors import InvalidConstraint, UnsupportedConstraint
 from vllm_guided.frontends.lark_grammar.dialect import PlainText
@@ -45,9 +47,46 @@ class Definitions:
 
 
 class _Builder(stock.GrammarBuilder):  # type: ignore[misc]
-    """Lark's builder, importing only what lies in the lark package."""
+    """Lark's builder, importing only what lies in the lark package.
 
-    fresh_imports = False
+    Lark puts terminals into one another and walks every path of the result, which is exponential in a
+    request's terminals. So they are kept apart here (``terminals`` holds their trees while Lark looks), and
+    refer to one another by name; only the library's own grammars are loaded as Lark does it.
+    """
+
+    def __init__(self, *, library: bool = False, fresh_imports: bool = False) -> None:
+        super().__init__()
+        self.library = library
+        self.fresh_imports = fresh_imports
+        self.terminals: dict[str, LarkTree] = {}
+
+    def _keep_apart(self) -> None:
+        if self.library:
+            return
+        for name, definition in self._definitions.items():
+            if definition.is_term and definition.tree is not None:
+                self.terminals[name] = definition.tree
+                definition.tree = None
+
+    def put_back(self) -> None:
+        """Give the terminals their trees again."""
+        for name, tree in self.terminals.items():
+            self._definitions[name].tree = tree
+
+    def _define(self, name: str, is_term: bool, *args: Any, **options: Any) -> None:
+        self.terminals.pop(name, None)
+        super()._define(name, is_term, *args, **options)  # type: ignore[no-untyped-call]
+        self._keep_apart()
+
+    def _extend(self, name: str, is_term: bool, *args: Any, **options: Any) -> None:
+        if name in self.terminals and name in self._definitions:
+            self._definitions[name].tree = self.terminals[name]
+        super()._extend(name, is_term, *args, **options)  # type: ignore[no-untyped-call]
+        self._keep_apart()
+
+    def _ignore(self, exp_or_name: Any) -> None:
+        super()._ignore(exp_or_name)  # type: ignore[no-untyped-call]
+        self._keep_apart()
 
     def do_import(
         self,
@@ -80,13 +119,14 @@ class _Builder(stock.GrammarBuilder):  # type: ignore[misc]
             if called in self._definitions:
                 raise InvalidConstraint(f"%import {name}: {called} is already defined")
         self._definitions.update({called: copy(d) for called, d in definitions.items()})
+        self._keep_apart()
 
 
 def _import(
     name: str, aliases: tuple[tuple[str, str], ...], base_mangle: Callable[[str], str] | None
 ) -> tuple[dict[str, Any], frozenset[str]]:
     _, text = stock.stdlib_loader(None, f"{name}.lark")
-    builder = _Builder()
+    builder = _Builder(library=True)
     names = dict(aliases)
     mangle = stock._get_mangle(name, names, base_mangle)  # type: ignore[no-untyped-call]
     builder.load_grammar(text, f"<{name}.lark>", mangle)
@@ -100,6 +140,13 @@ def _cached_import(name: str, aliases: tuple[tuple[str, str], ...]) -> tuple[dic
     return _import(name, aliases, None)
 
 
+_WORDS = frozenset({
+    "a", "as", "but", "by", "can", "cannot", "defined", "expected", "for", "got", "grammar", "in", "is", "isn",
+    "it", "more", "names", "not", "of", "once", "or", "rule", "rules", "Rule", "Rules", "s", "t", "template",
+    "Template", "Terminal", "Terminals", "terminal", "than", "the", "to", "used", "were", "with", "wrong", "Wrong",
+})  # fmt: skip
+
+
 def load(plain: PlainText) -> Definitions:
     """Parse and check ``plain.text`` with Lark.
 
@@ -107,14 +154,16 @@ def load(plain: PlainText) -> Definitions:
         InvalidConstraint: what Lark refuses, with line and column.
         UnsupportedConstraint: an import from a file.
     """
-    builder = _Builder()
-    builder.fresh_imports = "%extend" in plain.text or "%override" in plain.text
+    builder = _Builder(fresh_imports="%extend" in plain.text or "%override" in plain.text)
     try:
         with _LOCK:
             builder.load_grammar(plain.text, "<string>")
+        builder.put_back()
         builder.validate()
+        check_terminals(builder._definitions, plain)
     except (InvalidConstraint, UnsupportedConstraint) as error:
-        raise type(error)(error.message, where=plain.where(max(plain.source.find("%import"), 0))) from None
+        where = error.where or plain.where(max(plain.source.find("%import"), 0))
+        raise type(error)(error.message, where=where) from None
     except UnexpectedCharacters as error:
         raise _refused("this character is not expected here", plain, error.line, error.column) from None
     except UnexpectedToken as error:
@@ -150,7 +199,56 @@ def explained(error: Exception, plain: PlainText) -> InvalidConstraint:
         text = re.sub(r"\s*(in <\S*>)?:?$", "", _AT.sub("", message)).strip(" ,:") or "unexpected input"
         line, column = int(at[1]), int(at[2])
         return _refused(text.replace("in <string>", "").strip(), plain, line, column)
-    for name in re.findall(r"[A-Za-z_][A-Za-z_0-9]*", message):
-        if name in plain.names and (len(name) > 1 or f"'{name}'" in message):
+    quoted = re.findall(r"'([A-Za-z_][A-Za-z_0-9]*)'", message)
+    plain_words = [word for word in re.findall(r"[A-Za-z_][A-Za-z_0-9]*", message) if word not in _WORDS]
+    for name in quoted + plain_words:
+        if name in plain.names:
             return InvalidConstraint(message, where=plain.where(plain.names[name][0]))
     return InvalidConstraint(message, where=plain.where(0))
+
+
+def check_terminals(definitions: dict[str, Any], plain: PlainText) -> None:
+    """Refuse terminals that use rules, or themselves."""
+    uses = {
+        name: _symbols(definition.tree)
+        for name, definition in definitions.items()
+        if definition.is_term and definition.tree is not None
+    }
+    done: set[str] = set()
+    for first in uses:
+        path: list[tuple[str, list[Any]]] = [(first, list(uses[first]))]
+        under_way = {first}
+        while path:
+            name, rest = path[-1]
+            if not rest:
+                path.pop()
+                under_way.discard(name)
+                done.add(name)
+                continue
+            used = rest.pop()
+            places = plain.names.get(used.name) or [0]
+            if not definitions[used.name].is_term:
+                message = (
+                    f"the terminal {name} cannot use the rule {used.name}; write what it needs as terminals"
+                )
+                raise InvalidConstraint(message, where=plain.where(places[0]))
+            if used.name in under_way:
+                message = f"the terminal {used.name} uses itself; only rules (in small letters) can"
+                raise InvalidConstraint(message, where=plain.where(places[0]))
+            if used.name in uses and used.name not in done:
+                under_way.add(used.name)
+                path.append((used.name, list(uses[used.name])))
+
+
+def _symbols(tree: LarkTree) -> list[Any]:
+    found: list[Any] = []
+    stack = [tree]
+    seen: set[int] = set()
+    while stack:
+        item = stack.pop()
+        if isinstance(item, Symbol):
+            found.append(item)
+        elif isinstance(item, Tree) and id(item) not in seen:
+            seen.add(id(item))
+            stack.extend(item.children)
+    return found

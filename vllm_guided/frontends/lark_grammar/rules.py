@@ -23,7 +23,7 @@ from vllm_guided.frontends.lark_grammar.terminals import Terminals, structured_r
 from vllm_guided.frontends.wide import is_wide
 from vllm_guided.grammar import ir
 
-MAX_RULES = 20_000
+MAX_RULES = 5_000
 MAX_NESTED = 8
 
 Argument = Symbol | ir.Node

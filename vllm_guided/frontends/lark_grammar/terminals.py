@@ -27,6 +27,7 @@ from vllm_guided.frontends.substring import substring_node
 from vllm_guided.grammar import ir
 
 MAX_PATTERN = 200_000
+MAX_ITEMS = 20_000
 _ESCAPED = re.compile(r"\\.|\[(?:\\.|[^\]\\])(?:\\.|[^\]\\])*\]|\(\?#[^)]*\)", re.DOTALL)
 _BRACED = re.compile(r"((?:^|[^\\])(?:\\\\)*)\\u\{([0-9a-fA-F]{1,8})\}")
 _LAZY = re.compile(r"[*+?}]\?")
@@ -61,6 +62,7 @@ class Terminals:
         self.plain = plain
         self.definitions = definitions
         self.patterns: dict[int, str | None] = {}
+        self.nodes: dict[str, ir.Node] = {}
 
     def where(self, token: Any) -> str:
         """The place of a token of Lark's tree."""
@@ -83,6 +85,11 @@ class Terminals:
         return self.where(token) if token is not None else ""
 
     def _node(self, tree: LarkTree) -> ir.Node:
+        if isinstance(tree, Symbol):
+            node = self.nodes.get(tree.name)
+            if node is None:
+                node = self.nodes[tree.name] = self._node(self.named(tree))
+            return node
         if tree.data == "expansions" and len(tree.children) > 1:
             return ir.choice(*(self._node(child) for child in tree.children))
         string = self._plain_string(tree)
@@ -244,6 +251,8 @@ class Terminals:
         if negate or (len(conjuncts) > 1 and not all(conjuncts)):
             raise InvalidConstraint("& stands between two terminals, ~ before one")
         nodes = [ir.sequence(*conjunct) for conjunct in conjuncts]
+        if any(isinstance(node, ir.Sequence) and len(node.items) > MAX_ITEMS for node in nodes):
+            raise ConstraintTooComplex(f"a terminal grows beyond {MAX_ITEMS:,} parts")
         if len(nodes) == 1:
             return nodes[0]
         automaton = regular.dfa(nodes[0])
@@ -252,7 +261,7 @@ class Terminals:
         return regular.node(automaton)
 
     def _item(self, item: Any) -> ir.Node:
-        return self._node(self.named(item)) if isinstance(item, Symbol) else self._node(item)
+        return self._node(item)
 
     def _negated(self, item: Any) -> ir.Node:
         """``~A``; in ``~A*`` it is the complement that is repeated."""

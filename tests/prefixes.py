@@ -1,8 +1,8 @@
 """A small, quick reference for grammars without left recursion: where in the data a node can end.
 
-Comes in: a :class:`vllm_guided.grammar.ir.Grammar` and bytes. Goes out: whether the grammar derives them. It
-says the same as ``naive.accepts`` and takes milliseconds where that takes seconds, by keeping, for each node and
-position, the set of positions where a match that begins there can end.
+Comes in: a :class:`vllm_guided.grammar.ir.Grammar` and bytes. Goes out: whether the grammar derives
+them. It says the same as ``naive.accepts`` and takes milliseconds where that takes seconds, by keeping,
+for each node and position, the set of positions where a match that begins there can end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Random small schemas and values that meet often: few names, few strings, small numbers.
 
-Comes in: a ``random.Random`` and a draft. Goes out: a schema (its ``$defs`` included), or a JSON value whose members
-stand in the order of the names, so that the order of properties is rarely what decides.
+Comes in: a ``random.Random`` and a draft. Goes out: a schema (its ``$defs`` included), or a JSON value
+whose members stand in the order of the names, so that the order of properties is rarely what decides.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _FLAT = (
     "count",
 )
 _NESTED = (
-    "items", "tuple", "contains", "properties", "additionalProperties", "patternProperties", "propertyNames", "allOf",
-    "anyOf", "oneOf", "not", "if", "dependencies", "unevaluatedProperties", "unevaluatedItems",
+    "items", "tuple", "contains", "properties", "additionalProperties", "patternProperties", "propertyNames",
+    "allOf", "anyOf", "oneOf", "not", "if", "dependencies", "unevaluatedProperties", "unevaluatedItems",
 )  # fmt: skip
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - the rows of the tables are read best whole
 """JSON Schema, keyword by keyword: a schema, texts it takes, texts it refuses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - the rows of the tables are read best whole
 """The asserted formats: a format, strings of it, strings that are not."""
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ once; what is empty only deep inside is found when the grammar is complete.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -56,6 +57,7 @@ class Algebra:
         self._depth = 0
         self._floor = 0
         self._steps = 0
+        self._began = time.thread_time()
 
     # Terms to normal forms
 
@@ -148,9 +150,18 @@ class Algebra:
     def step(self) -> None:
         """Count one operation against the budget."""
         self._steps += 1
+        if self._steps % 64 == 0:
+            self.check_time()
         if self._steps > limits.MAX_STEPS:
             raise ConstraintTooComplex(
                 "allOf, anyOf, oneOf and not multiply out to too many alternatives; simplify the schema"
+            )
+
+    def check_time(self) -> None:
+        """Refuse to go on when the time is over."""
+        if time.thread_time() - self._began > limits.MAX_SECONDS:
+            raise ConstraintTooComplex(
+                f"the schema takes more than {limits.MAX_SECONDS:g} seconds to compile; simplify it"
             )
 
     def _pairs(

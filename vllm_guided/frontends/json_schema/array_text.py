@@ -165,9 +165,12 @@ def _unique(emitter: Emitter, shape: Arrays, length: int, least: int, most: int 
     if longest < least:
         return ir.NOTHING
     # Any order as far as the subsets are few enough; beyond that, in the order of the set.
-    any_order = longest
-    while sum(comb(total, size) for size in range(any_order + 1)) > 1 << limits.MAX_UNIQUE_VALUES:
-        any_order -= 1
+    any_order, subsets = 0, 1
+    while any_order < longest:
+        subsets += comb(total, any_order + 1)
+        if subsets * total > limits.MAX_UNIQUE_EDGES:
+            break
+        any_order += 1
     comma = emitter.layout.comma
     states: dict[object, int] = {frozenset(): 0}
     queue: list[frozenset[int]] = [frozenset()]

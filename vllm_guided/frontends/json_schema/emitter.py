@@ -218,6 +218,7 @@ class Emitter:
         self.rules["start"] = ir.Rule(self.value(term))
         self.pointers["start"] = "#"
         for name, build in self._queue:  # grows while it is read
+            self.algebra.check_time()
             self._place = self.pointers[name]
             try:
                 self.rules[name] = ir.Rule(build())

@@ -61,5 +61,9 @@ LENGTH_STATES = 2_000
 SPELLED_EDGES = 400
 """Up to so many labels, every JSON spelling of a pattern's characters is taken; above, the usual one."""
 
-MAX_UNIQUE_VALUES = 10
-"""Distinct items over a finite set: one state for each subset that was used."""
+MAX_UNIQUE_EDGES = 10_000
+"""Distinct items over a finite set in any order: so many (subset used, next item) pairs. Longer arrays
+are taken in the order of the set only."""
+
+MAX_SECONDS = 5.0
+"""Processor time of one compile, looked at between steps of the algebra and between rules."""

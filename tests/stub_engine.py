@@ -141,7 +141,9 @@ def install(patch: Any = None) -> None:
 
     def make_engine(tokenizer: Any, vocabulary_size: int, stop_token_ids: Sequence[int]) -> StubEngine:
         tokens: list[bytes | None] = [
-            tokenizer.decode([i]).encode() if i < len(tokenizer) and i not in tokenizer.all_special_ids else None
+            tokenizer.decode([i]).encode()
+            if i < len(tokenizer) and i not in tokenizer.all_special_ids
+            else None
             for i in range(vocabulary_size)
         ]
         return StubEngine(tokens, stop_token_ids)

@@ -1,4 +1,4 @@
-"""A real ``vllm serve`` on CPU: every kind of constraint by every way in, many at once, bad ones between them.
+"""A real ``vllm serve`` on CPU: every kind of constraint by every way in, many at once, bad ones between.
 
 One server with a real vocabulary of 128,000 tokens, one with n-gram speculation. Outputs are judged by
 ``jsonschema``, ``re`` and Lark; the server must answer after every bad request and end cleanly.
@@ -47,7 +47,12 @@ DATE = r"[0-9]{4}-[01][0-9]-[0-3][0-9]"
 COLOURS = ["red", "green", "deep blue"]
 TAG = {
     "type": "structural_tag",
-    "format": {"type": "tag", "begin": "<p>", "content": {"type": "json_schema", "json_schema": PERSON}, "end": "</p>"},
+    "format": {
+        "type": "tag",
+        "begin": "<p>",
+        "content": {"type": "json_schema", "json_schema": PERSON},
+        "end": "</p>",
+    },
 }
 TOOLS = [
     {"type": "function", "function": {"name": "look_up", "parameters": PERSON}},
@@ -94,7 +99,7 @@ def cases() -> list[Case]:
              tagged),
         Case("guided_json", {"guided_json": PERSON}, person),
         Case("guided_json, as text", {"guided_json": json.dumps(PERSON)}, person),
-        Case("guided_json with white space", {"guided_json": PERSON, "guided_whitespace_pattern": ""}, compact),
+        Case("guided_json, no blanks", {"guided_json": PERSON, "guided_whitespace_pattern": ""}, compact),
         Case("guided_regex", {"guided_regex": DATE}, date),
         Case("guided_choice", {"guided_choice": COLOURS}, choice),
         Case("guided_grammar", {"guided_grammar": EBNF}, ebnf),
@@ -102,7 +107,8 @@ def cases() -> list[Case]:
         Case("completions, response_format", format_of(PERSON), person, "completions"),
         Case("responses, guided_json", {"guided_json": PERSON}, person, "responses"),
         Case("responses, text.format",
-             {"text": {"format": {"type": "json_schema", "name": "x", "schema": PERSON}}}, person, "responses"),
+             {"text": {"format": {"type": "json_schema", "name": "x", "schema": PERSON}}},
+             person, "responses"),
         Case("vllm_xargs", {"vllm_xargs": {"guided_choice": COLOURS}}, choice),
     ]  # fmt: skip
 
@@ -110,16 +116,15 @@ def cases() -> list[Case]:
 BAD: list[tuple[str, dict[str, Any], str]] = [
     ("a regex that is none", {"guided_regex": "(a"}, "guided|regex|structured"),
     ("a schema that is none", {"guided_json": {"type": "strin"}}, "type"),
-    ("a schema nothing satisfies", {"structured_outputs": {"json": {"type": "integer", "minimum": 3, "maximum": 1}}},
-     ""),
+    ("a schema nothing satisfies", {"guided_json": {"type": "integer", "minimum": 3, "maximum": 1}}, ""),
     ("no JSON", {"guided_json": "{"}, "JSON"),
     ("a grammar without a start", {"guided_grammar": 'a: "x"\n'}, "start"),
     ("an unknown rule", {"structured_outputs": {"grammar": "root ::= nothing\n"}}, "nothing"),
     ("no choices", {"structured_outputs": {"choice": []}}, "choice"),
     ("two constraints", {"guided_regex": "a", "guided_choice": ["b"]}, "one constraint"),
     ("another backend", {"guided_regex": "a", "guided_decoding_backend": "xgrammar"}, "vllm_guided"),
-    ("a structural tag that is none", {"response_format": {"type": "structural_tag", "format": {"type": "what"}}},
-     "what"),
+    ("a structural tag that is none",
+     {"response_format": {"type": "structural_tag", "format": {"type": "what"}}}, "what"),
     ("a remote reference", {"guided_json": {"$ref": "https://example.com/x.json"}}, "example.com"),
 ]  # fmt: skip
 
@@ -166,7 +171,9 @@ class Client:
             finish = ["stop" if answer["status"] == "completed" else "length"]
             return Reply(200, ["".join(part["text"] for part in parts)], finish, raw=answer)
         choices = answer["choices"]
-        texts = [choice["message"]["content"] if "message" in choice else choice["text"] for choice in choices]
+        texts = [
+            choice["message"]["content"] if "message" in choice else choice["text"] for choice in choices
+        ]
         return Reply(200, texts, [choice["finish_reason"] for choice in choices], raw=answer)
 
     def accepted_drafts(self) -> float:
@@ -267,20 +274,25 @@ def test_streaming(server: VllmServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool_choice", "names"),
-    [("required", {"look_up", "add"}), ({"type": "function", "function": {"name": "add"}}, {"add"})],
-    ids=["required", "named"],
+    ("tool_choice", "options", "names"),
+    [
+        ("required", {"parallel_tool_calls": False}, {"look_up", "add"}),
+        ({"type": "function", "function": {"name": "add"}}, {"parallel_tool_calls": False}, {"add"}),
+        ({"type": "function", "function": {"name": "look_up"}}, {}, {"look_up"}),
+    ],
+    ids=["required", "named", "named, by schema"],
 )
-def test_tool_calls(client: Client, tool_choice: Any, names: set[str]) -> None:
-    body = {"tools": TOOLS, "tool_choice": tool_choice, "parallel_tool_calls": False}
-    reply = client.ask(body, budget=500)
+def test_tool_calls(client: Client, tool_choice: Any, options: dict[str, Any], names: set[str]) -> None:
+    tools = [{**tool, "function": {**tool["function"], "strict": bool(options)}} for tool in TOOLS]
+    reply = client.ask({"tools": tools, "tool_choice": tool_choice, **options}, budget=500)
     assert reply.status == 200, reply.message
     calls = reply.raw["choices"][0]["message"]["tool_calls"]
     assert calls, reply.raw
+    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
     for call in calls:
         assert call["function"]["name"] in names
-        schema = next(t["function"]["parameters"] for t in TOOLS if t["function"]["name"] == call["function"]["name"])
-        assert judges.json_schema(schema)(call["function"]["arguments"]) is None, call
+        judge = judges.json_schema(schemas[call["function"]["name"]])
+        assert judge(call["function"]["arguments"]) is None, call
 
 
 @pytest.mark.parametrize(
@@ -302,7 +314,14 @@ def test_an_unconstrained_request_is_left_alone(client: Client) -> None:
 def test_nothing_went_wrong_inside(client: Client, server: VllmServer) -> None:
     client.check(cases()[0])
     log = server.log()
-    for text in ("one by one", "own loop", "kernel failed", "does not fit", "ends with an error", "Traceback"):
+    for text in (
+        "one by one",
+        "own loop",
+        "kernel failed",
+        "does not fit",
+        "ends with an error",
+        "Traceback",
+    ):
         assert text not in log, log[log.index(text) - 2000 :][:4000]
 
 

@@ -25,7 +25,10 @@ FLAG = "--guided-decoding-backend"
         ([FLAG, NAME], {"backend": NAME}),
         ([f"{FLAG}={NAME}"], {"backend": NAME}),
         (["--guided_decoding_backend", NAME], {"backend": NAME}),
-        ([SC, '{"disable_any_whitespace":true}', FLAG, NAME], {"disable_any_whitespace": True, "backend": NAME}),
+        (
+            [SC, '{"disable_any_whitespace":true}', FLAG, NAME],
+            {"disable_any_whitespace": True, "backend": NAME},
+        ),
         ([FLAG, NAME, f'{SC}={{"backend":"auto"}}'], {"backend": NAME}),
         ([FLAG, NAME, FLAG, NAME], {"backend": NAME}),
         (
@@ -79,7 +82,7 @@ def parser() -> Any:
         (["yaml", "guided-decoding-backend: vllm_guided\n"], False),
         (["yaml", "guided_decoding_backend: vllm_guided\nstructured-outputs-config:\n"
                   "  disable_any_whitespace: true\n"], True),
-        (["yaml", "structured-outputs-config:\n  backend: vllm_guided\n  disable_any_whitespace: true\n"], True),
+        (["yaml", "structured-outputs-config:\n  backend: vllm_guided\n"], False),
     ],
 )  # fmt: skip
 def test_command_lines(parser: Any, tmp_path: Path, arguments: list[str], compact: bool) -> None:

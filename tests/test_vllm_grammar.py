@@ -9,7 +9,7 @@ import pytest
 from stub_engine import StubMatcher
 
 pytest.importorskip("vllm.v1.structured_output.backend_types")
-from vllm_guided.vllm.grammar import GuidedGrammar  # noqa: E402
+from vllm_guided.vllm.grammar import GuidedGrammar
 
 A, B, AB, END, EOT, C = range(6)
 TOKENS: list[bytes | None] = [b"a", b"b", b"ab", None, None, b"c"]
@@ -102,9 +102,9 @@ def test_a_fault_ends_only_this_request(
     assert allowed(g) == set(range(32))
     g.rollback(1)
     g.reset()
-    assert [record.getMessage() for record in caplog.records if "ends with an error" in record.getMessage()] == [
-        record.getMessage() for record in caplog.records
-    ]
+    assert [
+        record.getMessage() for record in caplog.records if "ends with an error" in record.getMessage()
+    ] == [record.getMessage() for record in caplog.records]
     assert len(caplog.records) == 1 and "request r" in caplog.text
 
 

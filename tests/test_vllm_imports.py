@@ -95,7 +95,7 @@ def test_a_fault_after_selection_stops_the_import(package: str, no_faults: list[
         raise KeyError("x")
 
     imports.when_imported("a_pack.other", patch)
-    with pytest.raises(selection.UnexpectedVllm, match="cannot prepare a_pack.other"):
+    with pytest.raises(selection.UnexpectedVllm, match=r"cannot prepare a_pack\.other"):
         importlib.import_module("a_pack.other")
 
 

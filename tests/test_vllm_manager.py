@@ -12,12 +12,12 @@ import stub_engine
 import vllm_shapes
 
 pytest.importorskip("vllm.v1.structured_output.backend_types")
-from vllm.sampling_params import StructuredOutputsParams  # noqa: E402
+from vllm.sampling_params import StructuredOutputsParams
 
-from vllm_guided.errors import InvalidConstraint  # noqa: E402
-from vllm_guided.vllm import manager as join  # noqa: E402
-from vllm_guided.vllm import selection  # noqa: E402
-from vllm_guided.vllm.grammar import GuidedGrammar  # noqa: E402
+from vllm_guided.errors import InvalidConstraint
+from vllm_guided.vllm import manager as join
+from vllm_guided.vllm import selection
+from vllm_guided.vllm.grammar import GuidedGrammar
 
 TOKENS: list[bytes | None] = [b"a", b"b", b"ab", b"ba", b"abab", b"c", None, None, None, None]
 END, EOT, THINK_END, CALL = 6, 7, 8, 9
@@ -59,9 +59,7 @@ def request(name: str, *texts: str, stop: tuple[int, ...] = (), reasoning: bool 
     return SimpleNamespace(
         request_id=name,
         structured_output_request=SimpleNamespace(params=params, grammar=None, reasoning_ended=not reasoning),
-        sampling_params=SimpleNamespace(
-            structured_outputs=params, all_stop_token_ids={END, EOT, *stop}
-        ),
+        sampling_params=SimpleNamespace(structured_outputs=params, all_stop_token_ids={END, EOT, *stop}),
         reasoning_ended=not reasoning,
     )
 
@@ -150,7 +148,8 @@ def random_step(seed: int, drafts: int, reasoner: Any) -> tuple[dict[str, Any], 
         if drafts and chance.random() < 0.8:
             pool = [0, 1, 2, 3, 4, 5, END, EOT, THINK_END]
             tokens[name] = [
-                -1 if chance.random() < 0.15 else chance.choice(pool) for _ in range(chance.randint(1, drafts))
+                -1 if chance.random() < 0.15 else chance.choice(pool)
+                for _ in range(chance.randint(1, drafts))
             ]
     return requests, tokens
 
@@ -185,8 +184,12 @@ def test_rows_are_those_of_the_plain_loop(
         assert ours.shape == plain.shape and ours.dtype == np.int32
         for number, name in enumerate(requests):
             used = 1 + len(tokens.get(name, ()))
-            first = number * stride if shape.strided else sum(  # type: ignore[attr-defined]
-                1 + len(tokens.get(other, ())) for other in list(requests)[:number]
+            first = (
+                number * stride
+                if shape.strided
+                else sum(  # type: ignore[attr-defined]
+                    1 + len(tokens.get(other, ())) for other in list(requests)[:number]
+                )
             )
             np.testing.assert_array_equal(ours[first : first + used], plain[first : first + used], str(seed))
         assert paths == [r.structured_output_request.grammar.matcher.path for r in requests.values()]
@@ -222,7 +225,11 @@ def test_the_engine_is_asked_once_per_position(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("drafts", [0, 2])
 def test_one_broken_request_leaves_the_others_masked(drafts: int, caplog: pytest.LogCaptureFixture) -> None:
     manager = adapted(vllm_shapes.Manager032)(config(drafts=drafts))
-    requests = {"good": request("good", "ab"), "bad": request("bad", "boom-fill_bitmask"), "too": request("too", "c")}
+    requests = {
+        "good": request("good", "ab"),
+        "bad": request("bad", "boom-fill_bitmask"),
+        "too": request("too", "c"),
+    }
     start(manager, requests, 0)
     for made in requests.values():
         made.structured_output_request.grammar.reset()

@@ -11,8 +11,8 @@ import stub_engine
 from vllm_guided.vllm import selection
 
 pytest.importorskip("vllm.sampling_params")
-from vllm.exceptions import VLLMValidationError  # noqa: E402
-from vllm.sampling_params import SamplingParams, StructuredOutputsParams  # noqa: E402
+from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
 MODEL = SimpleNamespace(is_diffusion=False)
 TOKENIZER = object()

@@ -51,7 +51,12 @@ def step(seed: int, strided: bool, dtype: Any) -> tuple[Any, Any, Any, Any]:
     count = sum(1 + len(drafts.get(name, ())) for name in batch)
     logits = torch.from_numpy(generator.standard_normal((count, 125), dtype=np.float32)).to(dtype)
     output = SimpleNamespace(grammar_bitmask=bitmask, structured_output_request_ids=masked)
-    return SimpleNamespace(scheduled_spec_decode_tokens=drafts), output, SimpleNamespace(req_ids=batch), logits
+    return (
+        SimpleNamespace(scheduled_spec_decode_tokens=drafts),
+        output,
+        SimpleNamespace(req_ids=batch),
+        logits,
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -129,7 +134,7 @@ def test_a_broken_kernel_is_not_asked_again(module: Any, monkeypatch: pytest.Mon
 def test_another_signature_is_refused() -> None:
     made = ModuleType("a_vllm")
     made.apply_grammar_bitmask = lambda logits: None  # type: ignore[attr-defined]
-    with pytest.raises(selection.UnexpectedVllm, match="a_vllm.apply_grammar_bitmask takes"):
+    with pytest.raises(selection.UnexpectedVllm, match=r"a_vllm\.apply_grammar_bitmask takes"):
         worker.apply_in_place(made)
 
 

@@ -137,9 +137,7 @@ def add_backend_flag(module: ModuleType) -> None:
     def add_cli_args(parser: Any) -> Any:
         parser = original(parser)
         if FLAG not in parser._option_string_actions:
-            parser.add_argument(
-                FLAG, action=_NotReached, help=HELP, default=argparse.SUPPRESS, metavar=NAME
-            )
+            parser.add_argument(FLAG, action=_NotReached, help=HELP, default=argparse.SUPPRESS, metavar=NAME)
         return parser
 
     engine_args.add_cli_args = staticmethod(add_cli_args)

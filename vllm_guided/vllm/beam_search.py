@@ -36,7 +36,9 @@ def _replace(owner: Any) -> None:
 
         check(constraint_from(structured_outputs, vllm_config.structured_outputs_config))
         structured_outputs._backend = NAME
-        backend = GuidedBackend(vllm_config, tokenizer=tokenizer, vocab_size=self.model_config.get_vocab_size())
+        backend = GuidedBackend(
+            vllm_config, tokenizer=tokenizer, vocab_size=self.model_config.get_vocab_size()
+        )
         key = get_structured_output_key(structured_outputs)
         return backend, key, backend.allocate_token_bitmask(1)
 

@@ -25,8 +25,8 @@ def allow_backend_name(module: ModuleType) -> None:
     names = typing.get_args(annotation)
     if typing.get_origin(annotation) is not typing.Literal or "auto" not in names:
         raise UnexpectedVllm(
-            f"vllm_guided does not fit vLLM {selection.vllm_version()}: StructuredOutputsConfig.backend is no "
-            f"Literal of names, but {annotation!r}."
+            f"vllm_guided does not fit vLLM {selection.vllm_version()}: StructuredOutputsConfig.backend is "
+            f"no Literal of names, but {annotation!r}."
         )
     expect(config, "_validate_structured_output_config", parameters=("self",))
     _replace_check(config.__dict__["_validate_structured_output_config"])

@@ -98,8 +98,9 @@ def _kind_and_text(params: Any) -> tuple[str, str]:
     if params.structural_tag is not None:
         tag = params.structural_tag
         return "structural_tag", tag if isinstance(tag, str) else json.dumps(tag)
-    raise InvalidConstraint("a structured output needs one of json, json_object, regex, choice, grammar "
-                            "and structural_tag.")
+    raise InvalidConstraint(
+        "a structured output needs one of json, json_object, regex, choice, grammar and structural_tag."
+    )
 
 
 def parse_choice(text: str) -> list[str]:
@@ -141,9 +142,7 @@ class Engine:
         """
         from vllm_guided.constraints import compile_constraint
 
-        return self.compiler.bind(
-            compile_constraint(constraint.kind, constraint.spec, **constraint.options)
-        )
+        return self.compiler.bind(compile_constraint(constraint.kind, constraint.spec, **constraint.options))
 
 
 def make_engine(tokenizer: Any, vocabulary_size: int, stop_token_ids: Sequence[int]) -> Engine:

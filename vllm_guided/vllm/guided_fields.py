@@ -101,7 +101,9 @@ def _schema(value: Any) -> str | dict[str, Any]:
     if isinstance(value, type) and hasattr(value, "model_json_schema"):
         schema: dict[str, Any] = value.model_json_schema()
         return schema
-    raise GuidedFieldError("guided_json", _wrong_type("a JSON Schema (an object, a boolean or its text)", value))
+    raise GuidedFieldError(
+        "guided_json", _wrong_type("a JSON Schema (an object, a boolean or its text)", value)
+    )
 
 
 def _backend_options(value: Any) -> dict[str, Any]:

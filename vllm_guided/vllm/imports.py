@@ -96,7 +96,7 @@ class _Watched(ModuleType):
 
 def _watch(module: ModuleType) -> None:
     if type(module) is ModuleType:
-        module.__class__ = _Watched
+        module.__class__ = _Watched  # type: ignore[assignment]
 
 
 def _release(module: ModuleType) -> None:

@@ -110,7 +110,9 @@ def fill_plain(requests: dict[str, Any], request_ids: Sequence[str], bitmask: Bi
     """
     grammars = [requests[request_id].structured_output_request.grammar for request_id in request_ids]
     if not {type(grammar) for grammar in grammars} <= {GuidedGrammar}:
-        raise TypeError(f"grammars of other types: {sorted({type(grammar).__name__ for grammar in grammars})}")
+        raise TypeError(
+            f"grammars of other types: {sorted({type(grammar).__name__ for grammar in grammars})}"
+        )
     count = len(grammars) * stride
     rows = list(range(0, count, stride))
     if any([grammar.failed for grammar in grammars]):
@@ -171,7 +173,7 @@ class Layout:
     """How a version of vLLM lays out the rows of a step.
 
     Args:
-        strided: every request owns the same number of rows (0.33), instead of as many as it has (0.30 to 0.32).
+        strided: every request owns the same number of rows (0.33), not just those it needs (0.30 to 0.32).
         bounds: ``(request, drafts) -> (grammar_start, constraint_start)`` for a request that may reason.
         masked_ids: ``request -> token ids`` that its reasoning rows must not allow (0.33).
     """

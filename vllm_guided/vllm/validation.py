@@ -32,7 +32,8 @@ def check_constraints(module: ModuleType) -> None:
         self: Any, model_config: Any, structured_outputs_config: Any, tokenizer: Any
     ) -> None:
         if not is_selected(structured_outputs_config):
-            return original(self, model_config, structured_outputs_config, tokenizer)
+            original(self, model_config, structured_outputs_config, tokenizer)
+            return
         try:
             take_extra_args(self, module.StructuredOutputsParams)
             if self.structured_outputs is not None:
@@ -67,7 +68,9 @@ def take_extra_args(params: Any, params_class: Any) -> None:
 def _check(params: Any, model_config: Any, config: Any, tokenizer: Any) -> None:
     """Raises GrammarError where this constraint cannot be used on this server."""
     if model_config.is_diffusion:
-        raise GrammarError("a diffusion language model does not generate from left to right, which a grammar needs.")
+        raise GrammarError(
+            "a diffusion model does not generate from left to right, as a grammar needs it to."
+        )
     if tokenizer is None:
         raise GrammarError("structured outputs need the tokenizer, which skip_tokenizer_init leaves out.")
     if params._backend not in (None, NAME) and not params._backend_was_auto:

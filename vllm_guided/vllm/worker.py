@@ -62,7 +62,11 @@ def apply_in_place(module: ModuleType) -> None:
     def apply_grammar_bitmask(
         scheduler_output: Any, grammar_output: Any, input_batch: Any, logits: Any
     ) -> None:
-        if selection.is_active() and not _broken and _apply(scheduler_output, grammar_output, input_batch, logits):
+        if (
+            selection.is_active()
+            and not _broken
+            and _apply(scheduler_output, grammar_output, input_batch, logits)
+        ):
             return
         original(scheduler_output, grammar_output, input_batch, logits)
 

@@ -18,7 +18,7 @@ from vllm_guided.frontends.regular import is_regular
 from vllm_guided.frontends.wide import is_wide
 from vllm_guided.grammar import ir
 
-MAX_TEXT = 2_000_000
+MAX_TEXT = 500_000
 
 
 def ebnf_grammar(text: str, root: str = "root") -> ir.Grammar:

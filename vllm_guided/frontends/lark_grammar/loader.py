@@ -31,7 +31,7 @@ from vllm_guided.frontends.positions import offset_of
 #: A tree of Lark's: its children are trees, tokens and symbols, so no type says more.
 LarkTree = Any
 
-MAX_TEXT = 1_000_000
+MAX_TEXT = 250_000
 BUNDLED = ("common", "python", "unicode", "lark")
 
 _LOCK = threading.Lock()  # lark's table of the grammar language is built on first use
@@ -141,9 +141,9 @@ def _cached_import(name: str, aliases: tuple[tuple[str, str], ...]) -> tuple[dic
 
 
 _WORDS = frozenset({
-    "a", "as", "but", "by", "can", "cannot", "defined", "expected", "for", "got", "grammar", "in", "is", "isn",
-    "it", "more", "names", "not", "of", "once", "or", "rule", "rules", "Rule", "Rules", "s", "t", "template",
-    "Template", "Terminal", "Terminals", "terminal", "than", "the", "to", "used", "were", "with", "wrong", "Wrong",
+    "a", "as", "but", "by", "can", "cannot", "defined", "expected", "for", "got", "grammar", "in", "is",
+    "it", "more", "names", "not", "of", "once", "or", "rule", "rules", "Rule", "Rules", "t", "template",
+    "Template", "Terminal", "Terminals", "terminal", "than", "the", "to", "used", "were", "with", "Wrong",
 })  # fmt: skip
 
 

@@ -1,0 +1,104 @@
+"""Random texts of a grammar, straight from its IR: every choice at random, shorter where it is deep."""
+
+from __future__ import annotations
+
+import random
+
+from vllm_guided.grammar import ir
+
+FAR = 1_000_000
+
+
+class Sampler:
+    """Samples texts; special tokens count as no text."""
+
+    def __init__(self, grammar: ir.Grammar, random_: random.Random) -> None:
+        self.grammar = grammar
+        self.random = random_
+        self.heights: dict[str, int] = {}
+        changed = True
+        while changed:
+            changed = False
+            for name, rule in grammar.rules.items():
+                height = self.height(rule.body) + 1
+                if height < self.heights.get(name, FAR):
+                    self.heights[name] = height
+                    changed = True
+
+    def height(self, node: ir.Node) -> int:
+        """The least depth of rules that finishes the node."""
+        match node:
+            case ir.Ref(name):
+                return self.heights.get(name, FAR)
+            case ir.SpecialToken():
+                return FAR
+            case ir.Sequence(items):
+                return max(map(self.height, items), default=0)
+            case ir.Choice(options):
+                return min(map(self.height, options), default=FAR)
+            case ir.Repeat(item, minimum, _):
+                return self.height(item) if minimum else 0
+            case _:
+                return 0
+
+    def text(self) -> str | None:
+        """One text, or None where the bytes drawn are no UTF-8."""
+        depth = self.random.choice([3, 6, 9])
+        try:
+            return self.sample(self.grammar.rules[self.grammar.start].body, depth).decode()
+        except UnicodeDecodeError:
+            return None
+
+    def sample(self, node: ir.Node, depth: int) -> bytes:
+        match node:
+            case ir.Literal(data):
+                return data
+            case ir.ByteSet(mask):
+                return bytes([self.random.choice([byte for byte in range(256) if mask >> byte & 1])])
+            case ir.CharSet(ranges):
+                plain = [(max(low, 9), min(high, 126)) for low, high in ranges if low < 127 and high > 8]
+                low, high = self.random.choice(plain or list(ranges))
+                return chr(self.random.randint(low, high)).encode()
+            case ir.Sequence(items):
+                return b"".join(self.sample(item, depth) for item in items)
+            case ir.Choice(options):
+                least = min(map(self.height, options))
+                open_ = [option for option in options if depth > 0 or self.height(option) == least]
+                return self.sample(self.random.choice([o for o in open_ if self.height(o) < FAR]), depth)
+            case ir.Repeat(item, minimum, maximum):
+                count = minimum + (self.random.choice([0, 0, 1, 1, 2, 3]) if depth > 0 else 0)
+                if maximum is not None:
+                    count = min(count, maximum)
+                return b"".join(self.sample(item, depth - 1) for _ in range(count))
+            case ir.Ref(name):
+                return self.sample(self.grammar.rules[name].body, depth - 1)
+            case ir.Graph(edges, accepting, start):
+                return self.walk(edges, accepting, start, depth)
+        raise AssertionError(node)
+
+    def walk(
+        self, edges: tuple[tuple[int, ir.Node, int], ...], accepting: frozenset[int], state: int, depth: int
+    ) -> bytes:
+        distance = dict.fromkeys(accepting, 0)
+        queue = list(accepting)
+        for place in queue:
+            for source, _, target in edges:
+                if target == place and source not in distance:
+                    distance[source] = distance[place] + 1
+                    queue.append(source)
+        out = b""
+        steps = self.random.choice([0, 1, 2, 4, 8])
+        while state not in accepting or steps > 0:
+            moves = [
+                (label, target) for source, label, target in edges if source == state and target in distance
+            ]
+            moves = [move for move in moves if self.height(move[0]) < FAR]
+            if not moves:
+                break
+            if steps <= 0:
+                least = min(distance[target] for _, target in moves)
+                moves = [move for move in moves if distance[move[1]] == least]
+            label, state = self.random.choice(moves)
+            out += self.sample(label, depth - 1)
+            steps -= 1
+        return out

@@ -1,0 +1,178 @@
+"""EBNF grammars as a table: grammar, accepted texts, refused texts; then refusals with their places."""
+
+from __future__ import annotations
+
+import naive
+import pytest
+
+from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint, UnsupportedConstraint
+from vllm_guided.frontends.detect import dialect_of, grammar_from_text
+from vllm_guided.frontends.ebnf import ebnf_grammar
+from vllm_guided.grammar import ir
+
+TABLE = [
+    ('root ::= "a" "b" | "c"', ["ab", "c"], ["a", "", "abc"]),
+    ('root ::= "a" (b | "") # comment\nb ::= "b"  # more\n', ["a", "ab"], ["b"]),
+    ('root ::= a\n  | "x"\na ::=\n  "a"', ["a", "x"], ["ax"]),
+    ("root ::= [a-c]+ [^a-c] .", ["abz\n", "c\né"], ["abc", "z"]),
+    ("root ::= [a-z0-9\\-]+ [\\]\\[^\\\\-]", ["a-1]", "-^", "a\\", "b-"], ["a_", "]"]),
+    ("root ::= [а-яё\\u4e00-\\u9fff]{2}", ["ёж", "中文"], ["ab", "я"]),
+    ('root ::= "\\n\\t\\"\\\\\\x41\\u00e9\\U0001F600"', ['\n\t"\\Aé😀'], ["n"]),
+    ('root ::= "\\ud83d\\ude00"', ["😀"], ["?"]),
+    ('root ::= "" | "a"', ["", "a"], ["aa"]),
+    ('root ::= | "a"', ["", "a"], ["b"]),
+    ('root ::= "a"? "b"* "c"+ "d"{2} "e"{1,} "f"{,2} "g"{0,1}', ["cdde", "abccddeeffg"], ["cde", "ddeg"]),
+    ('root ::= item {2, 3}\nitem ::= "a" | "bc"', ["aa", "abca"], ["a", "aaaa"]),
+    ('root ::= root "a" | "a"', ["a", "aaa"], ["", "ba"]),
+    ('root ::= "(" root ")" | ""', ["", "(())"], ["(()", ")("]),
+    ('rule-1.x ::= "b"\nroot ::= rule-1.x _y\n_y ::= "c"', ["bc"], ["b"]),
+    ('root ::= Regex("a.c+")', ["a\nc", "abcc"], ["ac"]),
+    ('root ::= Regex("a.c", flags="")', ["abc"], ["a\nc"]),
+    ('root ::= Regex("(?i)\\\\d[k]")', ["1K"], ["kk"]),
+    ('root ::= Regex("é", flags="i")', ["é"], ["É"]),
+    ('root ::= Regex(".+", json_string=true)', ["é "], ['"', "\n"]),
+    ('root ::= "<" Substring("ab", "c", "ab") ">"', ["<>", "<abc>", "<cab>"], ["<abab>", "<a>"]),
+    ('root ::= TagDispatch(("<t>", a))\na ::= [0-9]', ["", "x", "x<t>1y<t>2", "<t"], ["<t>", "<t>x"]),
+    ('root ::= TagDispatch(("<t>", a), loop_after_dispatch=false)\na ::= "1"', ["x<t>1"], ["<t>1x"]),
+    ('root ::= TagDispatch(excludes=("ab", "bb")) "ab"', ["ab", "xab", "aab"], ["abab", "bbab"]),
+    ('root ::= "<" r ">"\nr[lazy] ::= [a-z]+', ["<a>"], ["<ab>", "<>"]),
+    ('root ::= r "!"\nr[lazy, capture="x"] ::= a "."\na ::= [a-z] a | [a-z]', ["ab.!"], [".!", "a..!"]),
+    ('root ::= s\ns[max_chars=2] ::= ("é" | "ab")*', ["", "éé", "ab"], ["ééé", "abé"]),
+]
+
+
+@pytest.mark.parametrize(("text", "accepted", "refused"), TABLE)
+def test_language(text: str, accepted: list[str], refused: list[str]) -> None:
+    grammar = ebnf_grammar(text)
+    for word in accepted:
+        assert naive.accepts(grammar, word.encode()), word
+    for word in refused:
+        assert not naive.accepts(grammar, word.encode()), word
+
+
+TOKENS = [
+    ("root ::= <think> [a] <[5]>", [[("token", "<think>"), b"a", ("token", 5)]], [[b"<think>a"]]),
+    ("root ::= !<[5]>", [[("token", 4)]], [[("token", 5)]]),
+    ('root ::= Token(3, "<x>")', [[("token", 3)], [("token", "<x>")]], [[("token", 4)]]),
+    ("root ::= ExcludeToken(3)", [[("token", 4)]], [[("token", 3)]]),
+    (
+        'root ::= TokenTagDispatch((3, a), excludes=(5))\na ::= "x"',
+        [[], [("token", 4)], [("token", 3), b"x", ("token", 4)]],
+        [[("token", 3)], [("token", 5)]],
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "accepted", "refused"), TOKENS)
+def test_special_tokens(text: str, accepted: list[naive.Data], refused: list[naive.Data]) -> None:
+    grammar = ebnf_grammar(text)
+    for data in accepted:
+        assert naive.accepts(grammar, data), data
+    for data in refused:
+        assert not naive.accepts(grammar, data), data
+
+
+def test_root_by_name_and_counts_stay_counts() -> None:
+    grammar = ebnf_grammar('main ::= "ab"{2,50000}', "main")
+    assert grammar.rules["main"].body == ir.Repeat(ir.text("ab"), 2, 50_000)
+
+
+INVALID = [
+    ("", "line 1, column 1", "no rules"),
+    ("root ::=", "line 1, column 1", "no body"),
+    ('root ::= "a" )', "line 1, column 14", "not expected"),
+    ('root ::= ("a"', "line 1, column 14", "expected ')'"),
+    ('root ::= "a', "line 1, column 10", "no closing quote"),
+    ("root ::= [a", "line 1, column 10", "no closing ]"),
+    ("root ::= []", "line 1, column 10", "empty"),
+    ("root ::= [z-a]", "line 1, column 10", "wrong way round"),
+    ('root ::= "\\q"', "line 1, column 11", "escape \\q"),
+    ('root ::= "\\u12"', "line 1, column 11", "4 hexadecimal digits"),
+    ("root ::= 'a'", "line 1, column 10", "double quotes"),
+    ('root ::= "a"++', "line 1, column 14", "parentheses"),
+    ('root ::= "a"{3,2}', "line 1, column 13", "wrong way round"),
+    ('root ::= "a"{x}', "line 1, column 13", "a repetition is written"),
+    ('root ::= "a"{9999999}', "line 1, column 13", "1,000,000"),
+    ('root ::= missing\nother ::= "a"', "line 1, column 10", "missing is used but not defined"),
+    ('root ::= "a"\nroot ::= "b"', "line 2, column 1", "defined twice"),
+    ('a ::= "a"', "line 1, column 1", "no rule 'root'"),
+    ('root := "a"', "line 1, column 6", "::="),
+    ('root ::= Regex("(")', "line 1, column 10", "in Regex"),
+    ("root ::= TagDispatch((3, root))", "line 1, column 10", "strings"),
+    ("root ::= Token()", "line 1, column 10", "at least one token"),
+    ('root ::= TokenTagDispatch((3, a), excludes=(3,))\na ::= "x"', "line 1, column 10", "3 is a trigger"),
+    ('root[lazy=1] ::= "a"', "line 1, column 1", "no value"),
+    ('root[lazy, lazy] ::= "a"', "line 1, column 12", "twice"),
+]
+UNSUPPORTED = [
+    ('root ::= "a" (="b")', "line 1, column 14", "lookahead"),
+    ("root ::= [\\d]", "line 1, column 11", "list the characters"),
+    ('root ::= Substring("a", x=1)', "line 1, column 10", "no option x"),
+    ('root[max_tokens=3] ::= "a"', "line 1, column 1", "max_tokens"),
+    ('root[temperature=0.5] ::= "a"', "line 1, column 1", "temperature"),
+    ('root[nope] ::= "a"', "line 1, column 1", "nope"),
+    ('root[lazy] ::= "a" root "b" | "c"', "line 1, column 1", "calls itself in the middle"),
+    ('root ::= Regex("(a)\\\\1")', "line 1, column 10", "back-reference"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "where", "part"),
+    [(InvalidConstraint, *row) for row in INVALID] + [(UnsupportedConstraint, *row) for row in UNSUPPORTED],
+)
+def test_refused(kind: type[GrammarError], text: str, where: str, part: str) -> None:
+    with pytest.raises(GrammarError) as caught:
+        ebnf_grammar(text)
+    assert type(caught.value) is kind, caught.value
+    assert caught.value.where == where, caught.value
+    assert part in caught.value.message, caught.value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "root ::= " + "(" * 5000 + '"a"' + ")" * 5000,
+        'root[lazy] ::= r00 "!"\n'
+        + "".join(f"r{n:02} ::= r{n + 1:02} r{n + 1:02}\n" for n in range(40))
+        + 'r40 ::= "a"',
+        "root ::= TagDispatch(" + "(" * 5000,
+    ],
+    ids=["depth", "doubling", "arguments"],
+)
+def test_budgets(text: str) -> None:
+    with pytest.raises((ConstraintTooComplex, InvalidConstraint)):
+        ebnf_grammar(text)
+
+
+# text, its dialect
+DIALECTS = [
+    ('root ::= "a" | "b"', "ebnf"),
+    ("# Lark: not\nroot ::=\n  [a]", "ebnf"),
+    ('root[lazy] ::= "a: b"\n', "ebnf"),
+    ('start: "::=" | "a"', "lark"),
+    ('?start: "a"', "lark"),
+    ("%import common.INT\nstart: INT", "lark"),
+    ('start[lazy]: "a"', "lark"),
+    ('t{x}: x\nstart: t{"a"}', "lark"),
+    ('// a ::= b\nstart.2: "a"', "lark"),
+    ("start: p::0\np::_: /x/", "lark"),
+    ("# dialect: lark\nx ::= 1", "lark"),
+]
+
+
+@pytest.mark.parametrize(("text", "dialect"), DIALECTS)
+def test_dialect(text: str, dialect: str) -> None:
+    assert dialect_of(text) == dialect
+
+
+def test_a_wrong_guess_says_how_to_name_the_dialect() -> None:
+    with pytest.raises(InvalidConstraint, match=r"read as Lark; if that is wrong.*# dialect: ebnf"):
+        grammar_from_text('start: "a" ::= b')
+    with pytest.raises(InvalidConstraint, match=r"read as EBNF; if that is wrong.*# dialect: lark"):
+        grammar_from_text("root ::= nope")
+    with pytest.raises(InvalidConstraint, match="no grammar"):
+        grammar_from_text("hello")
+    with pytest.raises(InvalidConstraint, match="'peg' is not known"):
+        grammar_from_text("# dialect: peg\na <- b")
+    grammar = grammar_from_text('# dialect: lark\nstart: "a"')
+    assert naive.accepts(grammar, b"a")

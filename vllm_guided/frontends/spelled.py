@@ -16,9 +16,7 @@ MAX_VARIANTS = 8
 Symbol = str | ir.SpecialToken  # one character, or one token
 
 _INNER = re.compile(r"\|[^|\s<>]{1,60}\||｜[^｜\s<>]{1,60}｜")
-_NAME = re.compile(
-    r"\]<\]minimax\[>\[|<[^<>\s]{1,80}>|\[/?[A-Z][A-Z_]{1,40}\]|｜[^｜\s<>]{1,60}｜"
-)
+_NAME = re.compile(r"\]<\]minimax\[>\[|<[^<>\s]{1,80}>|\[/?[A-Z][A-Z_]{1,40}\]|｜[^｜\s<>]{1,60}｜")
 
 
 def token(name: str) -> ir.SpecialToken:

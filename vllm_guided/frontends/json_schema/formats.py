@@ -35,20 +35,22 @@ _MONTHS = rf"\d+M({_DAYS})?"
 _YEARS = rf"\d+Y({_MONTHS})?"
 _DURATION = rf"P(({_YEARS}|{_MONTHS}|{_DAYS})({_DURATION_TIME})?|{_DURATION_TIME}|\d+W)"
 
-# RFC 1123, without "--" in third and fourth place (an A-label would have to be decoded), and at most 253
-# characters by few long labels or more short ones.
+# RFC 1123, without A-labels ("xn--...": they would have to be decoded), and at most 253 characters by few
+# long labels or more short ones.
 _ALNUM = "[A-Za-z0-9]"
 _ANY = "[A-Za-z0-9-]"
 
 
-def _label(longest: int) -> str:
-    """Labels up to ``longest`` characters; of four and more the third and fourth are not both hyphens."""
-    third = rf"({_ALNUM}{_ANY}|-{_ALNUM})"
-    return (
-        rf"({_ALNUM}({_ALNUM}|{_ANY}{_ALNUM})?"
-        rf"|{_ALNUM}{_ANY}({_ALNUM}{_ALNUM}|-{_ALNUM})"
-        rf"|{_ALNUM}{_ANY}{third}{_ANY}{{0,{longest - 5}}}{_ALNUM})"
-    )
+def _label(longest: int | None) -> str:
+    """Labels up to ``longest`` characters that do not begin with "xn--"."""
+
+    def tail(used: int) -> str:
+        count = "*" if longest is None else f"{{0,{longest - used - 1}}}"
+        return f"{_ANY}{count}{_ALNUM}"
+
+    other = f"[A-WYZa-wyz0-9]({tail(1)})?"
+    after_n = f"({_ALNUM}({tail(3)})?|-{_ALNUM}({tail(4)})?)"
+    return f"({other}|[Xx]([A-MO-Za-mo-z0-9]({tail(2)})?|-{tail(2)}|[Nn]{after_n}?)?)"
 
 
 _HOST = rf"({_label(63)}(\.{_label(63)}){{0,2}}|{_label(23)}(\.{_label(23)}){{3,9}})"
@@ -169,10 +171,7 @@ def is_one_pattern(name: str) -> bool:
 
 SHORT = 63
 """Up to so many characters no label of a host can be too long, and a small automaton says all."""
-_SHORT_LABEL = (
-    rf"({_ALNUM}({_ALNUM}|{_ANY}{_ALNUM})?|{_ALNUM}{_ANY}({_ALNUM}{_ALNUM}|-{_ALNUM})"
-    rf"|{_ALNUM}{_ANY}({_ALNUM}{_ANY}|-{_ALNUM}){_ANY}*{_ALNUM})"
-)
+_SHORT_LABEL = _label(None)
 _SHORT_HOST = rf"{_SHORT_LABEL}(\.{_SHORT_LABEL})*"
 _SHORTER = {
     "hostname": _SHORT_HOST,

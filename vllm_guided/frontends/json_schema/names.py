@@ -16,7 +16,7 @@ from vllm_guided.frontends.json_schema.strings import Strings
 from vllm_guided.grammar import ir
 
 _QUOTE = ir.text('"')
-_ASCII = frozenset(range(0x20, 0x80)) - {0x22, 0x5C}
+_ASCII = sum(1 << code for code in range(0x20, 0x80) if code not in (0x22, 0x5C))
 _BEYOND: spelling.Ranges = (
     (0, 0x1F),
     (0x22, 0x22),
@@ -61,21 +61,30 @@ def any_name_but(declared: tuple[str, ...]) -> ir.Node:
     for node, targets in enumerate(children):
         if node not in terminal:
             edges.append((node, _QUOTE, end))
-        codes = {ord(character) for character in targets}
-        edges.append((node, ir.byte_set(_ASCII - codes), free))
-        others = sorted(codes - _ASCII)
-        if not others:
-            edges.append((node, ir.EMPTY, beyond))
-        else:
-            gaps: list[tuple[int, int]] = []
-            for low, high in _BEYOND:
-                for code in others:
-                    if low <= code <= high:
-                        gaps.append((low, code - 1))
-                        low = code + 1
-                gaps.append((low, high))
-            left = tuple(span for span in gaps if span[0] <= span[1])
-            edges.append((node, spelling.encode_plain(left), free))
+        taken, others = 0, []
         for character, target in targets.items():
-            edges.append((node, ir.text(spelling.literal(character)[1:-1]), target))
+            code = ord(character)
+            if code < 0x80 and _ASCII >> code & 1:
+                taken |= 1 << code
+                edges.append((node, ir.ByteSet(1 << code), target))
+            else:
+                others.append(code)
+                edges.append((node, ir.text(spelling.literal(character)[1:-1]), target))
+        edges.append((node, ir.ByteSet(_ASCII & ~taken), free))
+        if others:
+            edges.append((node, spelling.encode_plain(_beyond_but(sorted(others))), free))
+        else:
+            edges.append((node, ir.EMPTY, beyond))
     return ir.sequence(_QUOTE, ir.Graph(tuple(edges), frozenset([end]), 0))
+
+
+def _beyond_but(codes: list[int]) -> spelling.Ranges:
+    """The characters that are not written as one ASCII byte, less ``codes``."""
+    gaps: list[tuple[int, int]] = []
+    for low, high in _BEYOND:
+        for code in codes:
+            if low <= code <= high:
+                gaps.append((low, code - 1))
+                low = code + 1
+        gaps.append((low, high))
+    return tuple(span for span in gaps if span[0] <= span[1])

@@ -62,7 +62,8 @@ def number_node(numbers: Numbers) -> ir.Node:
 
 def _any_number() -> ir.Node:
     fraction = ir.sequence(ir.text("."), ir.Repeat(DIGIT, 1, limits.MAX_FRACTION_DIGITS))
-    exponent = ir.sequence(ir.byte_set(b"eE"), ir.optional(ir.byte_set(b"+-")), ir.Repeat(DIGIT, 1, 3))
+    zeros = ir.Repeat(ir.text("0"), 0, 8)
+    exponent = ir.sequence(ir.byte_set(b"eE"), ir.optional(ir.byte_set(b"+-")), zeros, ir.Repeat(DIGIT, 1, 3))
     whole = ir.choice(ir.text("0"), ir.sequence(NONZERO, ir.Repeat(DIGIT, 0, limits.MAX_INTEGER_DIGITS - 1)))
     return ir.sequence(ir.optional(ir.text("-")), whole, ir.optional(fraction), ir.optional(exponent))
 

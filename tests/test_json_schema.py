@@ -90,6 +90,8 @@ TABLE = [
     (DOTS, ['{"a": 1, "ab": 2}', '{"a": 1, "": 2}', '{"a": 1, "é": 2}'], [r'{"a": 1, "\u0061": 2}', r'{"a": 1, "\u0062": 2}']),
     (objects(a={"type": "integer"}), ["{}", '{"a": 1}', "{ }"], ['{"a": "1"}', '{"b": 1}', '{"a":1,}', '{"a":1 "a":1}']),
     ({"type": "object", "required": ["z"], "additionalProperties": {"type": "boolean"}}, ['{"z": true}'], ['{"z": 3}', "{}"]),
+    ({"required": ["z", "y"], "type": "object"}, ['{"z":1,"y":2}', '{"q":0,"y":2,"r":1,"z":1,"s":2}'], ['{"z":1}', '{"z":1,"z":1,"y":1}', '{"q":1}']),
+    ({"properties": {"a": {}}, "required": ["z", "a"], "type": "object"}, ['{"a":1,"q":1,"z":1}'], ['{"a":1}', '{"z":1}', '{"z":1,"a":1}']),
     (objects(a={}, b={}, c={}) | {"required": ["b"]}, ['{"b":1}', '{"a":1,"b":1,"c":1}'], ["{}", '{"a":1,"c":1}', '{,"b":1}']),
     (
         {"patternProperties": {"^x": {"type": "integer"}, "y$": {"minimum": 5}}, "additionalProperties": {"type": "string"}},

@@ -153,6 +153,7 @@ def read_objects(algebra: Algebra, place: Place, annotate: bool) -> Objects | No
     required = schema.get("required", [])
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
         raise place.invalid("required", "must be a list of names")
+    unordered = frozenset(name for name in required if name not in declared)
     for name in required:
         if name not in declared:
             declared[name] = other_term(others, name)
@@ -170,6 +171,7 @@ def read_objects(algebra: Algebra, place: Place, annotate: bool) -> Objects | No
         minimum,
         maximum,
         (),
+        unordered,
         evaluated_names,
         evaluated_others,
     )

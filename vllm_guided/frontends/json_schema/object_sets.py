@@ -83,6 +83,10 @@ def intersect(algebra: Algebra, left: Objects, right: Objects) -> Objects | None
         if settled is None:
             return None
         some, properties, required = settled
+    unordered = left.unordered | right.unordered
+    if unordered:
+        kept = [name for name in unordered if name in left.unordered or name not in mine]
+        unordered = frozenset(name for name in kept if name in right.unordered or name not in theirs)
     return Objects(
         tuple(properties),
         required,
@@ -90,6 +94,7 @@ def intersect(algebra: Algebra, left: Objects, right: Objects) -> Objects | None
         minimum,
         maximum,
         some,
+        unordered,
         left.evaluated_names | right.evaluated_names,
         tuple(dict.fromkeys(left.evaluated_others + right.evaluated_others)),
     )

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from vllm_guided.frontends.json_schema.emitter import Emitter
 
 _MAX_WANTED = 8
+_MAX_UNORDERED = 4
+"""Undeclared required names up to so many stand in any order; more in the order of ``required``."""
 _ALL_SUBSETS = 4
 """Up to so many wanted members, one member may be any combination of them; beyond, one or all."""
 
@@ -43,22 +45,27 @@ def object_node(emitter: Emitter, shape: Objects) -> ir.Node:
     if len(shape.some) > _MAX_WANTED:
         raise ConstraintTooComplex("too many members are asked for by not, oneOf or if at one object")
     slots: list[_Slot] = []
+    loose: list[ir.Node] = []
+    simple = not shape.some and shape.minimum <= max(len(shape.required), 1) and shape.maximum is None
+    unordered = shape.unordered if simple and len(shape.unordered) <= _MAX_UNORDERED else frozenset()
     for name, term in shape.properties:
         variants = _declared_variants(emitter, shape.some, name, term)
-        if variants:
+        if variants and name in unordered:
+            loose.append(variants[0][1])
+        elif variants:
             slots.append(_Slot(name in shape.required, variants))
         elif name in shape.required:
             return ir.NOTHING
     free: list[tuple[int, ir.Node]] = []
     for names, term in shape.others:
         free.extend(_free_variants(emitter, shape.some, names, term, declared))
-    required = sum(slot.required for slot in slots)
+    required = sum(slot.required for slot in slots) + len(loose)
     most = shape.maximum
     if most is not None and not free and most >= len(slots):
         most = None
     least = shape.minimum if shape.minimum > required else 0
     if most is None and least <= 1 and not shape.some:
-        body = _plain_graph(emitter, slots, [node for _, node in free], least)
+        body = _plain_graph(emitter, slots, [node for _, node in free], loose, least)
     else:
         body = _counted_graph(emitter, slots, free, least, most, (1 << len(shape.some)) - 1)
     may_be_empty = required == 0 and least == 0 and not shape.some
@@ -115,8 +122,10 @@ def _subsets(indexes: list[int]) -> list[int]:
     return found
 
 
-def _plain_graph(emitter: Emitter, slots: list[_Slot], free: list[ir.Node], least: int) -> ir.Node:
-    """Objects with at least one member; node ``2 * i + written``."""
+def _plain_graph(
+    emitter: Emitter, slots: list[_Slot], free: list[ir.Node], loose: list[ir.Node], least: int
+) -> ir.Node:
+    """Objects with at least one member; node ``2 * i + written``, then one for each subset of ``loose``."""
     comma = emitter.layout.comma
     edges: list[tuple[int, ir.Node, int]] = []
     written = False
@@ -133,12 +142,17 @@ def _plain_graph(emitter: Emitter, slots: list[_Slot], free: list[ir.Node], leas
                 edges.append((here + 1, ir.EMPTY, here + 3))
         written = written or slot.required
     last = 2 * len(slots)
-    if free:
-        member = ir.choice(*free)
-        if not written:
-            edges.append((last, member, last + 1))
-        edges.append((last + 1, ir.sequence(comma, member), last + 1))
-    return ir.Graph(tuple(edges), frozenset([last + 1]), 0) if edges else ir.NOTHING
+    everything = (1 << len(loose)) - 1
+    nodes = [last + 1 + subset for subset in range(everything + 1)]
+    for subset, node in enumerate(nodes):
+        members = [(nodes[subset | 1 << i], item) for i, item in enumerate(loose) if not subset >> i & 1]
+        if free:
+            members.append((node, ir.choice(*free)))
+        for target, member in members:
+            if subset == 0 and not written:
+                edges.append((last, member, target))
+            edges.append((node, ir.sequence(comma, member), target))
+    return ir.Graph(tuple(edges), frozenset([nodes[-1]]), 0) if edges else ir.NOTHING
 
 
 def _counted_graph(

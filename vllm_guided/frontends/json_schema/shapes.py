@@ -67,6 +67,7 @@ class Objects(NamedTuple):
             classes that overlap have the same term. A name in no class is not allowed.
         minimum, maximum: how many members.
         some: members that must exist.
+        unordered: required names that no ``properties`` declares; they stand anywhere among the others.
         evaluated_names, evaluated_others: what ``unevaluatedProperties`` asks about, kept only where asked.
     """
 
@@ -76,6 +77,7 @@ class Objects(NamedTuple):
     minimum: int = 0
     maximum: int | None = None
     some: tuple[Member, ...] = ()
+    unordered: frozenset[str] = frozenset()
     evaluated_names: frozenset[str] = frozenset()
     evaluated_others: tuple[Strings, ...] = ()
 

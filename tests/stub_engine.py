@@ -81,6 +81,8 @@ class StubMatcher:
         self._break("fill_bitmask")
         words = bitmask[row].view(np.uint32)
         words.fill(0)
+        if self.texts == [b"stuck"]:
+            raise OverflowError("no way on")
         for token in range(len(self.tokens)):
             if self._allowed(token):
                 words[token >> 5] |= np.uint32(1 << (token & 31))
@@ -124,13 +126,18 @@ class StubEngine:
         return StubGrammar([text.encode() for text in texts], self.tokens, self.stop_token_ids)
 
 
-def fill_rows(matchers: Sequence[StubMatcher], bitmask: np.ndarray, rows: Sequence[int]) -> None:
+def fill_rows(matchers: Sequence[StubMatcher], bitmask: np.ndarray, rows: Sequence[int]) -> list[int]:
     """The batch call of the stub."""
-    for matcher, row in zip(matchers, rows, strict=True):
-        matcher.fill_bitmask(bitmask, row)
+    empty = []
+    for position, (matcher, row) in enumerate(zip(matchers, rows, strict=True)):
+        try:
+            matcher.fill_bitmask(bitmask, row)
+        except OverflowError:
+            empty.append(position)
+    return empty
 
 
-def check(constraint: Constraint) -> None:
+def check(constraint: Constraint, tokenizer: Any = None, vocabulary_size: int | None = None) -> None:
     """The check without a vocabulary: everything is fine but :data:`BAD`."""
     if BAD in constraint.text:
         raise InvalidConstraint("the stub refuses this", where="here")

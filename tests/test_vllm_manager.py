@@ -206,10 +206,12 @@ def test_reasoning_may_be_constrained_too() -> None:
 
 def test_the_engine_is_asked_once_per_position(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    original = stub_engine.fill_rows
-    monkeypatch.setattr(
-        "vllm_guided.vllm.engine.fill_rows", lambda *args: (calls.append(len(args[0])), original(*args))
-    )
+
+    def fill_rows(matchers: Any, bitmask: Any, rows: Any) -> list[int]:
+        calls.append(len(matchers))
+        return stub_engine.fill_rows(matchers, bitmask, rows)
+
+    monkeypatch.setattr("vllm_guided.vllm.engine.fill_rows", fill_rows)
     manager = adapted(vllm_shapes.Manager032)(config(drafts=2))
     requests = {f"r{i}": request(f"r{i}", "abab") for i in range(5)}
     start(manager, requests, 0)
@@ -222,12 +224,15 @@ def test_the_engine_is_asked_once_per_position(monkeypatch: pytest.MonkeyPatch) 
     assert calls == [5, 2, 1]
 
 
+@pytest.mark.parametrize("text", ["boom-fill_bitmask", "stuck"])
 @pytest.mark.parametrize("drafts", [0, 2])
-def test_one_broken_request_leaves_the_others_masked(drafts: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_broken_request_leaves_the_others_masked(
+    drafts: int, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
     manager = adapted(vllm_shapes.Manager032)(config(drafts=drafts))
     requests = {
         "good": request("good", "ab"),
-        "bad": request("bad", "boom-fill_bitmask"),
+        "bad": request("bad", text),
         "too": request("too", "c"),
     }
     start(manager, requests, 0)

@@ -31,7 +31,7 @@ class Model:
         ({"guided_json": "{}"}, {"json": "{}"}),
         ({"guided_json": True}, {"json": "true"}),
         ({"guided_json": Model}, {"json": SCHEMA}),
-        ({"guided_json": "{}", "guided_whitespace_pattern": " ?"}, {"json": "{}", "whitespace_pattern": " ?"}),
+        ({"guided_json": "{}", "guided_whitespace_pattern": " "}, {"json": "{}", "whitespace_pattern": " "}),
         ({"guided_regex": "[ab]+"}, {"regex": "[ab]+"}),
         ({"guided_regex": ""}, {"regex": ""}),
         ({"guided_choice": ["a", "b"]}, {"choice": ["a", "b"]}),

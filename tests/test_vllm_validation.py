@@ -14,7 +14,7 @@ pytest.importorskip("vllm.sampling_params")
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
-MODEL = SimpleNamespace(is_diffusion=False)
+MODEL = SimpleNamespace(is_diffusion=False, get_vocab_size=lambda: 100)
 TOKENIZER = object()
 
 
@@ -151,3 +151,30 @@ def test_constraints_beside_tools_are_judged_by_us(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(selection, "_active", True)
     assert abstract_parser._xgrammar_supports(params)
     assert not abstract_parser._xgrammar_supports(StructuredOutputsParams(regex=stub_engine.BAD))
+
+
+class NamedTokens:
+    all_special_tokens = ("<eos>",)
+
+    def get_added_vocab(self) -> dict[str, int]:
+        return {"<tool>": 7}
+
+
+@pytest.mark.parametrize(
+    ("grammar", "message"),
+    [
+        ("start: <tool> <eos>\n", None),
+        ("start: <other>\n", "no special token '<other>'; it has '<eos>', '<tool>'"),
+        ("start: <[7]>\n", None),
+        ("start: <[100]>\n", "not all below 100"),
+    ],
+)
+def test_special_tokens_are_looked_up(
+    monkeypatch: pytest.MonkeyPatch, grammar: str, message: str | None
+) -> None:
+    monkeypatch.undo()
+    if message is None:
+        validate(with_constraint(grammar=grammar), tokenizer=NamedTokens())
+        return
+    with pytest.raises(VLLMValidationError, match=message):
+        validate(with_constraint(grammar=grammar), tokenizer=NamedTokens())

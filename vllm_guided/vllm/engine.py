@@ -111,15 +111,36 @@ def parse_choice(text: str) -> list[str]:
     return options
 
 
-def check(constraint: Constraint) -> None:
+def check(constraint: Constraint, tokenizer: Any = None, vocabulary_size: int | None = None) -> None:
     """Compile ``constraint`` as far as that needs no vocabulary; the verdict is remembered by its content.
+
+    Args:
+        tokenizer: the model's, to look up the special tokens that a grammar names; ``None``: not looked up.
+        vocabulary_size: the model's, to check token ids against; ``None``: not checked.
 
     Raises:
         GrammarError: it cannot be used; the message is for the client.
     """
-    from vllm_guided.constraints import check_constraint
+    from vllm_guided.constraints import compile_constraint
 
-    check_constraint(constraint.kind, constraint.spec, **constraint.options)
+    automaton = compile_constraint(constraint.kind, constraint.spec, **constraint.options)
+    for symbol in automaton.symbols:
+        _check_special_token(symbol, tokenizer, vocabulary_size)
+
+
+def _check_special_token(symbol: Any, tokenizer: Any, vocabulary_size: int | None) -> None:
+    """Refuse names and ids that the engine would refuse later, where the client is told no reason."""
+    if vocabulary_size is not None:
+        for low, high in symbol.ids:
+            if not 0 <= low <= high < vocabulary_size:
+                raise InvalidConstraint(f"token ids {low} to {high} are not all below {vocabulary_size}.")
+    if symbol.optional or not symbol.names or not hasattr(tokenizer, "get_added_vocab"):
+        return
+    known = {*tokenizer.get_added_vocab(), *tokenizer.all_special_tokens}
+    for name in sorted(symbol.names - known):
+        raise InvalidConstraint(
+            f"this model has no special token {name!r}; it has {', '.join(map(repr, sorted(known)[:8]))}."
+        )
 
 
 @dataclass
@@ -166,8 +187,12 @@ def make_engine(tokenizer: Any, vocabulary_size: int, stop_token_ids: Sequence[i
     return made
 
 
-def fill_rows(matchers: Sequence[Any], bitmask: Any, rows: Sequence[int]) -> None:
-    """Fill ``bitmask[rows[i]]`` for ``matchers[i]``, all in one call."""
+def fill_rows(matchers: Sequence[Any], bitmask: Any, rows: Sequence[int]) -> list[int]:
+    """Fill ``bitmask[rows[i]]`` for ``matchers[i]``, all in one call.
+
+    Returns:
+        The positions whose row has no bit: the engine could not follow that output any further.
+    """
     import vllm_guided as vg
 
-    vg.fill_bitmask_batch(matchers, bitmask, rows)
+    return vg.fill_bitmask_batch(matchers, bitmask, rows)

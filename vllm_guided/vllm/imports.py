@@ -101,5 +101,5 @@ def _watch(module: ModuleType) -> None:
 
 def _release(module: ModuleType) -> None:
     if type(module) is _Watched:
-        module.__class__ = ModuleType
+        module.__class__ = ModuleType  # type: ignore[assignment]
         _loaded(module)

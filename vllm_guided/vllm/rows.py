@@ -128,12 +128,16 @@ def fill_plain(requests: dict[str, Any], request_ids: Sequence[str], bitmask: Bi
 
 def _fill_constrained(grammars: list[GuidedGrammar], rows: list[int], bitmask: Bitmask) -> None:
     """One call for all of them; if it fails, one by one, so that the culprit fails alone."""
+    empty: list[int] = []
     try:
-        engine.fill_rows([grammar.matcher for grammar in grammars], bitmask, rows)
+        empty = engine.fill_rows([grammar.matcher for grammar in grammars], bitmask, rows)
         done = True
     except Exception as fault:
         logger.warning("vllm_guided: a step's masks are filled one by one, as all at once failed: %r", fault)
         done = False
+    for position in empty:
+        # Filling it alone raises, with the reason; the request then fails alone.
+        grammars[position].fill_row(bitmask, rows[position])
     for grammar, row in zip(grammars, rows, strict=True):
         if not done:
             grammar.fill_row(bitmask, row)

@@ -77,7 +77,7 @@ def _check(params: Any, model_config: Any, config: Any, tokenizer: Any) -> None:
         raise GrammarError(
             f"this server's backend is {NAME!r} for every request, not {params._backend!r}; leave it out."
         )
-    engine.check(constraint_from(params, config))
+    engine.check(constraint_from(params, config), tokenizer, model_config.get_vocab_size())
     params._backend = NAME
     params._backend_was_auto = False
 

@@ -49,7 +49,7 @@ JUDGES = {
     "lisp": (judges.lark(cases.LISP_LARK), ["(a)", "(a b (c 1))"], ["a", "( a)", "(1)"]),
     "sql": (
         judges.lark(cases.SQL_LARK),
-        ["SELECT * FROM t;", "SELECT a, b FROM t WHERE x <> (SELECT c FROM d;);"],
+        ["SELECT * FROM t;", "SELECT a, b FROM t WHERE x <> (SELECT c FROM d);"],
         ["SELECT FROM t;", "SELECT * FROM t WHERE x ~ 1;"],
     ),
 }  # fmt: skip

@@ -88,13 +88,15 @@ ADDRESS = r"(25[0-5]|2[0-4]\d|1?\d?\d)(\.(25[0-5]|2[0-4]\d|1?\d?\d)){3}"
 HANDLE = r"@[a-z][a-z0-9_]{3,14}"
 SIZES = ["small", "medium", "large", "extra large"]
 MOODS = ["positive", "negative", "neutral 😐"]
-SQL_LARK = """
-start: "SELECT " columns " FROM " NAME [" WHERE " test (" AND " test)~0..2] ";"
+SQL_LARK = r"""
+start: query ";"
+query: "SELECT " columns " FROM " NAME [" WHERE " test (" AND " test)~0..2]
 columns: "*" | NAME (", " NAME)~0..3
-test: NAME " " OPERATOR " " (NUMBER | "(" start ")")
+test: NAME " " OPERATOR " " (NUMBER | "(" inner ")")
+inner: "SELECT " NAME " FROM " NAME [" WHERE " NAME " " OPERATOR " " NUMBER]
 NAME: /[a-z]{1,10}/
 OPERATOR: "=" | "<" | ">" | "<>"
-NUMBER: /[1-9][0-9]{0,3}/
+NUMBER: /[1-9]\d{0,3}/
 """
 SUM_LARK = """
 start: sum
@@ -214,7 +216,7 @@ def _structured_outputs() -> list[Case]:
         Case("structured_outputs", "choice of 3, one with an emoji", _so(choice=MOODS), judges.choice(MOODS)),
         Case(
             "structured_outputs",
-            "grammar (Lark): nested SQL",
+            "grammar (Lark): SQL",
             _so(grammar=SQL_LARK),
             judges.lark(SQL_LARK),
             stream=True,

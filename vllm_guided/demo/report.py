@@ -9,6 +9,7 @@ from vllm_guided.demo.client import Outcome
 
 EXCERPT = 88
 EXCERPT_END = 24
+MESSAGE = 240
 
 
 def results_table(outcomes: list[Outcome]) -> Table:
@@ -24,7 +25,7 @@ def results_table(outcomes: list[Outcome]) -> Table:
         case, answer = outcome.case, outcome.answer
         if number and (case.judge is None) != (outcomes[number - 1].case.judge is None):
             table.add_section()
-        output = excerpt(answer.text)
+        output = excerpt(answer.text, *((EXCERPT, EXCERPT_END) if case.judge else (MESSAGE, 0)))
         if outcome.wrong is not None:
             output += f"\n[red]{escape(outcome.wrong)}[/]"
         good = "refused" if case.judge is None else "valid"
@@ -39,11 +40,11 @@ def results_table(outcomes: list[Outcome]) -> Table:
     return table
 
 
-def excerpt(text: str, width: int = EXCERPT) -> str:
-    """``text`` on one line, runs of blanks shortened, cut in the middle; safe to print with markup."""
+def excerpt(text: str, width: int = EXCERPT, end: int = EXCERPT_END) -> str:
+    """``text`` on one line, blanks shortened, cut before its last ``end`` characters; safe with markup."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     if len(line) > width:
-        line = line[: width - EXCERPT_END - 3] + " … " + line[-EXCERPT_END:]
+        line = line[: width - end - 3] + " … " + line[len(line) - end :]
     return escape(line)
 
 

@@ -1,7 +1,7 @@
 """Random walks to the end with a real vocabulary: every finished output is valid, no step is without a bit.
 
-Tokens are drawn from the mask alone. After a while the walk prefers what ends it: a stop token, then tokens
-that close quotes and brackets, then short ones.
+Tokens are drawn from the mask alone. After a while the walk prefers what ends it: a stop token, or a token
+that closes quotes and brackets; if that does not help, a shortest way to an end is searched breadth first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import vocabularies
 import vllm_guided as vg
 
 FREE_STEPS = 40
-MOST_STEPS = 400
+PATIENT_STEPS = 50
+MOST_STEPS = 180
+SEARCHED = 1000
 CLOSERS = [b'"', b"}", b"]", b")", b"}]", b'"}', b'"]', b"1", b"e"]
 
 SCHEMAS: dict[str, Any] = {
@@ -98,14 +100,34 @@ def compiler(vocabulary: vg.Vocabulary) -> vg.GrammarCompiler:
     return vg.GrammarCompiler(vocabulary)
 
 
+def way_out(matcher: vg.GrammarMatcher, alphabet: list[int]) -> list[int]:
+    """A shortest way over single-byte tokens to where the output may end; empty if none was found."""
+    seen = {matcher.state}
+    todo: list[tuple[vg.GrammarMatcher, list[int]]] = [(matcher, [])]
+    for here, path in todo:
+        for token in alphabet:
+            states = here.peek_states([token])
+            if states and states[0] not in seen and len(seen) < SEARCHED:
+                seen.add(states[0])
+                after = here.copy()
+                after.accept_tokens([token])
+                if after.is_accepting():
+                    return [*path, token]
+                todo.append((after, [*path, token]))
+    return []
+
+
 def walk(grammar: vg.CompiledGrammar, vocabulary: vg.Vocabulary, choices: random.Random) -> bytes | None:
     """One random output; None if it was not finished in MOST_STEPS."""
     matcher = grammar.matcher()
     bitmask = vg.allocate_token_bitmask(1, vocabulary.size)
     stops = set(vocabulary.stop_token_ids)
     closers = [vocabulary.encode_greedy(text)[0] for text in CLOSERS]
+    # Without blanks: JSON may have them nearly everywhere, and they lead nowhere.
+    alphabet = [vocabulary.encode_greedy(bytes([byte]))[0] for byte in (*range(33, 127), *"é😀".encode())]
     free = choices.randrange(FREE_STEPS)
     output = b""
+    planned: list[int] = []
     for step in range(MOST_STEPS):
         matcher.fill_bitmask(bitmask, 0)
         bits = np.unpackbits(bitmask[0].view(np.uint8), bitorder="little")
@@ -116,6 +138,9 @@ def walk(grammar: vg.CompiledGrammar, vocabulary: vg.Vocabulary, choices: random
         closing = [token for token in closers if bits[token]]
         if ending and (step >= free or allowed.size == len(ending) or choices.random() < 0.02):
             token = choices.choice(ending)
+        elif planned or (step % 100 == PATIENT_STEPS and (planned := way_out(matcher, alphabet))):
+            token = planned.pop(0)
+            assert bits[token], f"token {token} is accepted but not in the mask after {output!r}"
         elif closing and step >= free and choices.random() < 0.8:
             token = choices.choice(closing)
         else:
@@ -146,16 +171,16 @@ def judge_walks(
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_json_schema(name: str, compiler: vg.GrammarCompiler, vocabulary: vg.Vocabulary) -> None:
     grammar = compiler.compile_json_schema(SCHEMAS[name])
-    assert judge_walks(grammar, vocabulary, judges.json_schema(SCHEMAS[name]), 12) >= 6
+    assert judge_walks(grammar, vocabulary, judges.json_schema(SCHEMAS[name]), 12) >= 10
 
 
 def test_json_object(compiler: vg.GrammarCompiler, vocabulary: vg.Vocabulary) -> None:
-    assert judge_walks(compiler.compile_json_object(), vocabulary, judges.json_object, 12) >= 6
+    assert judge_walks(compiler.compile_json_object(), vocabulary, judges.json_object, 12) >= 10
 
 
 @pytest.mark.parametrize("pattern", REGEXES)
 def test_regex(pattern: str, compiler: vg.GrammarCompiler, vocabulary: vg.Vocabulary) -> None:
-    assert judge_walks(compiler.compile_regex(pattern), vocabulary, judges.regex(pattern), 12) >= 6
+    assert judge_walks(compiler.compile_regex(pattern), vocabulary, judges.regex(pattern), 12) >= 10
 
 
 @pytest.mark.parametrize("options", CHOICES, ids=str)
@@ -165,13 +190,13 @@ def test_choice(options: list[str], compiler: vg.GrammarCompiler, vocabulary: vg
 
 @pytest.mark.parametrize("text", LARKS)
 def test_lark(text: str, compiler: vg.GrammarCompiler, vocabulary: vg.Vocabulary) -> None:
-    assert judge_walks(compiler.compile_lark(text), vocabulary, judges.lark(text), 8) >= 4
+    assert judge_walks(compiler.compile_lark(text), vocabulary, judges.lark(text), 8) >= 7
 
 
 @pytest.mark.parametrize("text", EBNFS)
 def test_ebnf(text: str, compiler: vg.GrammarCompiler, vocabulary: vg.Vocabulary) -> None:
     judge = judges.naive(corpora.grammar_of("ebnf", text))
-    assert judge_walks(compiler.compile_ebnf(text), vocabulary, judge, 8) >= 4
+    assert judge_walks(compiler.compile_ebnf(text), vocabulary, judge, 8) >= 7
 
 
 def maskbench_walks(count: int, seed: int, compiler: vg.GrammarCompiler, vocabulary: vg.Vocabulary) -> None:
@@ -189,12 +214,12 @@ def maskbench_walks(count: int, seed: int, compiler: vg.GrammarCompiler, vocabul
             )
         except AssertionError as error:
             raise AssertionError(f"{case.id}: {error}") from None
-    assert finished >= walks * 0.6
+    assert finished >= walks * 0.8
 
 
 @pytest.mark.skipif(not corpora.DATA.exists(), reason=f"no outside cases: {corpora.DATA} is missing")
 def test_maskbench_sample(compiler: vg.GrammarCompiler, vocabulary: vg.Vocabulary) -> None:
-    maskbench_walks(40, 1, compiler, vocabulary)
+    maskbench_walks(30, 1, compiler, vocabulary)
 
 
 @pytest.mark.slow

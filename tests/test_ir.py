@@ -1,0 +1,78 @@
+"""The helpers that frontends build the intermediate representation with."""
+
+from __future__ import annotations
+
+import naive
+import pytest
+
+from vllm_guided.grammar import ir
+
+A, B = ir.Literal(b"a"), ir.Literal(b"b")
+
+
+@pytest.mark.parametrize(
+    "built,expected",
+    [
+        (ir.text("é"), ir.Literal(b"\xc3\xa9")),
+        (ir.text(b"\xff"), ir.Literal(b"\xff")),
+        (ir.text(""), ir.EMPTY),
+        (ir.byte_set(b"ab"), ir.ByteSet(3 << 97)),
+        (ir.byte_set([]), ir.ByteSet(0)),
+        (ir.byte_range(97, 98), ir.ByteSet(3 << 97)),
+        (ir.byte_range(0, 255), ir.ANY_BYTE),
+        (ir.char_set([(5, 6), (1, 2)]), ir.CharSet(((1, 2), (5, 6)))),
+        (ir.char_set([(3, 9), (1, 2)]), ir.CharSet(((1, 9),))),
+        (ir.char_set([(1, 9), (2, 3)]), ir.CharSet(((1, 9),))),
+        (ir.char_set([(4, 3)]), ir.NOTHING),
+        (ir.char_set([]), ir.NOTHING),
+        (ir.sequence(), ir.EMPTY),
+        (ir.sequence(A), A),
+        (ir.sequence(A, ir.sequence(B, A), ir.EMPTY), ir.Sequence((A, B, A))),
+        (ir.sequence(A, ir.NOTHING, B), ir.NOTHING),
+        (ir.choice(), ir.NOTHING),
+        (ir.choice(A), A),
+        (ir.choice(A, ir.choice(B, A), ir.NOTHING), ir.Choice((A, B, A))),
+        (ir.optional(A), ir.Repeat(A, 0, 1)),
+        (ir.star(A), ir.Repeat(A, 0, None)),
+        (ir.plus(A), ir.Repeat(A, 1, None)),
+    ],
+    ids=str,
+)
+def test_built(built: ir.Node, expected: ir.Node) -> None:
+    assert built == expected
+
+
+def test_renamed_reaches_every_ref() -> None:
+    node = ir.sequence(
+        ir.Ref("x"),
+        ir.choice(ir.Ref("y"), A),
+        ir.star(ir.Ref("x")),
+        ir.Graph(((0, ir.Ref("y"), 1), (1, B, 0)), frozenset({1}), 0),
+    )
+    assert ir.renamed(node, "p.") == ir.sequence(
+        ir.Ref("p.x"),
+        ir.choice(ir.Ref("p.y"), A),
+        ir.star(ir.Ref("p.x")),
+        ir.Graph(((0, ir.Ref("p.y"), 1), (1, B, 0)), frozenset({1}), 0),
+    )
+
+
+def test_embedded_grammars_stay_apart() -> None:
+    """Two grammars with rules of the same names, one inside the other."""
+    inner = ir.Grammar(
+        {"start": ir.Rule(ir.choice(B, ir.Ref("x"))), "x": ir.Rule(ir.Literal(b"c"), shared=True)}
+    )
+    rules = {"x": ir.Rule(A)}
+    rules["start"] = ir.Rule(ir.sequence(ir.Ref("x"), ir.embed(rules, inner, "inner.")))
+    outer = ir.Grammar(rules)
+    assert rules["inner.x"].shared and not rules["inner.start"].shared
+    for text, accepted in ((b"ab", True), (b"ac", True), (b"aa", False), (b"cb", False)):
+        assert naive.accepts(outer, text) == accepted
+
+
+def test_nodes_are_values() -> None:
+    """Equal nodes are equal keys: frontends and the engine share parts by that."""
+    first = ir.sequence(A, ir.star(ir.char_set([(1, 2)])))
+    second = ir.sequence(ir.Literal(b"a"), ir.star(ir.char_set([(1, 2)])))
+    assert first == second and hash(first) == hash(second) and len({first, second}) == 1
+    assert ir.Repeat(A, 0, 2) != ir.Repeat(A, 0, 3)

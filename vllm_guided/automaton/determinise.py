@@ -1,12 +1,8 @@
 """Subset construction, minimisation and canonical numbering of every rule's automaton.
 
-One compiled call works through all rules of a grammar. The alphabet of a rule is: intervals of bytes
-between which its edges do not differ, calls, and special tokens. Where the subset construction would
-multiply the states, the rule keeps its nondeterminism (only epsilon edges are removed): the runtime
-follows sets of states anyway, so this costs speed, never correctness.
-
-A rule's automaton never accepts the empty string: nullable calls were given an epsilon edge beside
-them, so the frame only has to know the other strings.
+One compiled call works through all rules of a grammar. Where the subset construction would multiply
+the states, the rule keeps its nondeterminism (only epsilon edges are removed): the runtime follows sets
+of states anyway, so this costs speed, never correctness.
 """
 
 # Compiled functions have numba signatures instead of annotations.
@@ -18,7 +14,8 @@ import numpy as np
 from numba import types
 
 from vllm_guided.automaton.minimise import equivalence_classes
-from vllm_guided.automaton.nfa import CALL, EPSILON, RULE_MASK, STRICT, TOKEN
+from vllm_guided.automaton.nfa import CALL
+from vllm_guided.automaton.subsets import doubled, subsets, without_epsilon
 from vllm_guided.numba_setup import jit
 
 _ints = types.int32[::1]
@@ -28,269 +25,6 @@ _bools = types.boolean[::1]
 BLOW_UP = 8
 #: ... or at most this many in all.
 ALWAYS_ALLOWED = 4096
-
-
-@jit(_ints(_ints))
-def _doubled(values):
-    grown = np.empty(2 * values.size + 16, np.int32)
-    grown[: values.size] = values
-    return grown
-
-
-@jit(_ints(_ints, types.int64))
-def _cut(values, count):
-    return values[:count].copy()
-
-
-@jit(types.boolean(types.int64, _bools))
-def _is_dead_call(label, productive):
-    """Whether the label calls a rule that derives nothing."""
-    return label >= CALL and label < TOKEN and not productive[label & RULE_MASK]
-
-
-@jit(types.int64(_ints, types.int64, _ints, _ints, _ints, _bools, _ints, types.int64))
-def _closure(members, count, offsets, labels, targets, nullable, stamp, mark):
-    """Extend ``members[:count]`` by what epsilon edges and nullable calls reach; the new count."""
-    head = 0
-    while head < count:
-        state = members[head]
-        head += 1
-        for k in range(offsets[state], offsets[state + 1]):
-            label = labels[k]
-            through = label == EPSILON
-            if label >= CALL and label < TOKEN:
-                through = nullable[label & RULE_MASK] and label & STRICT == 0
-            if through and stamp[targets[k]] != mark:
-                stamp[targets[k]] = mark
-                members[count] = targets[k]
-                count += 1
-    return count
-
-
-@jit(types.Tuple((_ints, _ints, _ints, _bools, types.int64))(
-    types.int32, types.int32, types.int32, types.int32, _ints, _ints, _ints, _bools, _bools,
-    _ints, _ints, types.int64,
-))  # fmt: skip
-def _subsets(first, past, start, accept, offsets, labels, targets, nullable, productive,
-             members, stamp, limit):  # fmt: skip
-    """Tails, labels, heads, accepting of the subset automaton (state 0 starts); its size, or -1."""
-    bound = np.zeros(257, np.bool_)
-    important = np.zeros(past - first, np.bool_)
-    for state in range(first, past):
-        for k in range(offsets[state], offsets[state + 1]):
-            label = labels[k]
-            if label == EPSILON:
-                continue
-            if label < CALL:
-                bound[label & 255] = True
-                bound[(label >> 8) + 1] = True
-                important[state - first] = True
-            elif label >= TOKEN or productive[label & RULE_MASK]:
-                important[state - first] = True
-    important[accept - first] = True
-    interval_of = np.zeros(257, np.int32)
-    interval = 0
-    for byte in range(257):
-        if byte > 0 and bound[byte]:
-            interval += 1
-        interval_of[byte] = interval
-    interval_label = np.zeros(interval + 1, np.int32)
-    for byte in range(255, -1, -1):
-        last = interval_label[interval_of[byte]] >> 8
-        interval_label[interval_of[byte]] = byte | max(last, np.int32(byte)) << 8
-    # Sets of NFA states: pool[set_first[i]:set_first[i + 1]], found again through a hash table.
-    pool = np.empty(4 * (past - first) + 64, np.int32)
-    set_first = np.zeros(257, np.int32)
-    table = np.full(512, -1, np.int32)
-    sets = 0
-    used = 0
-    tails = np.empty(256, np.int32)
-    out_labels = np.empty(256, np.int32)
-    heads = np.empty(256, np.int32)
-    edge_count = 0
-    accepting = np.zeros(256, np.bool_)
-    pairs = np.empty(256, np.int64)
-    # The start set; a marker keeps it apart from an equal set that accepts.
-    mark = stamp[stamp.size - 1] + 1
-    members[0] = start
-    stamp[start] = mark
-    count = _closure(members, 1, offsets, labels, targets, nullable, stamp, mark)
-    kept = 0
-    accepts_empty = False
-    for i in range(count):
-        if members[i] == accept:
-            accepts_empty = True
-        if important[members[i] - first]:
-            members[kept] = members[i]
-            kept += 1
-    members[:kept].sort()
-    pool[:kept] = members[:kept]
-    used = kept
-    if accepts_empty:
-        pool[used] = -1
-        used += 1
-    set_first[1] = used
-    sets = 1
-    if not accepts_empty:
-        key = np.uint64(14695981039346656037)
-        for i in range(kept):
-            key = (key ^ np.uint64(members[i])) * np.uint64(1099511628211)
-        table[np.int64((key ^ (key >> np.uint64(29))) & np.uint64(511))] = 0
-    here = 0
-    while here < sets:
-        # All labelled moves of the set, by label.
-        moves = 0
-        for i in range(set_first[here], set_first[here + 1]):
-            state = pool[i]
-            if state < 0:
-                continue
-            for k in range(offsets[state], offsets[state + 1]):
-                label = labels[k]
-                if label == EPSILON or _is_dead_call(label, productive):
-                    continue
-                if label >= CALL and label < TOKEN:
-                    label = label & ~STRICT
-                low = np.int64(label)
-                high = low
-                if label < CALL:
-                    low = np.int64(interval_of[label & 255])
-                    high = np.int64(interval_of[label >> 8])
-                if moves + high - low + 1 > pairs.size:
-                    grown = np.empty(2 * pairs.size + 512, np.int64)
-                    grown[:moves] = pairs[:moves]
-                    pairs = grown
-                for symbol in range(low, high + 1):
-                    pairs[moves] = (symbol << 32) | targets[k]
-                    moves += 1
-        pairs[:moves].sort()
-        at = 0
-        while at < moves:
-            symbol = pairs[at] >> 32
-            mark += 1
-            count = 0
-            while at < moves and pairs[at] >> 32 == symbol:
-                target = pairs[at] & 0xFFFFFFFF
-                if stamp[target] != mark:
-                    stamp[target] = mark
-                    members[count] = target
-                    count += 1
-                at += 1
-            count = _closure(members, count, offsets, labels, targets, nullable, stamp, mark)
-            kept = 0
-            for i in range(count):
-                if important[members[i] - first]:
-                    members[kept] = members[i]
-                    kept += 1
-            if kept == 0:
-                continue
-            members[:kept].sort()
-            key = np.uint64(14695981039346656037)
-            for i in range(kept):
-                key = (key ^ np.uint64(members[i])) * np.uint64(1099511628211)
-            slot = np.int64((key ^ (key >> np.uint64(29))) & np.uint64(table.size - 1))
-            found = -1
-            while table[slot] >= 0:
-                other = table[slot]
-                low = np.int64(set_first[other])
-                if set_first[other + 1] - low == kept:
-                    same = True
-                    for i in range(kept):
-                        if pool[low + i] != members[i]:
-                            same = False
-                            break
-                    if same:
-                        found = other
-                        break
-                slot = (slot + 1) & (table.size - 1)
-            if found < 0:
-                if sets >= limit:
-                    return tails, out_labels, heads, accepting, -1
-                found = sets
-                table[slot] = sets
-                while used + kept > pool.size:
-                    pool = _doubled(pool)
-                pool[used : used + kept] = members[:kept]
-                used += kept
-                sets += 1
-                if sets + 1 > set_first.size:
-                    set_first = _doubled(set_first)
-                set_first[sets] = used
-                if 2 * sets > table.size:
-                    table = np.full(2 * table.size, -1, np.int32)
-                    for other in range(sets):
-                        low = np.int64(set_first[other])
-                        if accepts_empty and other == 0:
-                            continue
-                        key = np.uint64(14695981039346656037)
-                        for i in range(low, set_first[other + 1]):
-                            key = (key ^ np.uint64(pool[i])) * np.uint64(1099511628211)
-                        slot = np.int64((key ^ (key >> np.uint64(29))) & np.uint64(table.size - 1))
-                        while table[slot] >= 0:
-                            slot = (slot + 1) & (table.size - 1)
-                        table[slot] = other
-            if edge_count == tails.size:
-                tails = _doubled(tails)
-                out_labels = _doubled(out_labels)
-                heads = _doubled(heads)
-            tails[edge_count] = here
-            if symbol < CALL:
-                out_labels[edge_count] = interval_label[symbol]
-            else:
-                out_labels[edge_count] = symbol
-            heads[edge_count] = found
-            edge_count += 1
-        here += 1
-    accepting = np.zeros(sets, np.bool_)
-    for s in range(1 if accepts_empty else 0, sets):
-        for i in range(set_first[s], set_first[s + 1]):
-            if pool[i] == accept:
-                accepting[s] = True
-                break
-    stamp[stamp.size - 1] = mark
-    return _cut(tails, edge_count), _cut(out_labels, edge_count), _cut(heads, edge_count), accepting, sets
-
-
-@jit(types.Tuple((_ints, _ints, _ints, _bools, types.int64))(
-    types.int32, types.int32, types.int32, types.int32, _ints, _ints, _ints, _bools, _bools,
-    _ints, _ints,
-))  # fmt: skip
-def _without_epsilon(first, past, start, accept, offsets, labels, targets, nullable, productive,
-                     members, stamp):  # fmt: skip
-    """The rule's own nondeterministic automaton without epsilon edges; state 0 starts."""
-    size = past - first
-    tails = np.empty(256, np.int32)
-    out_labels = np.empty(256, np.int32)
-    heads = np.empty(256, np.int32)
-    accepting = np.zeros(size + 1, np.bool_)
-    edge_count = 0
-    mark = stamp[stamp.size - 1]
-    for tail in range(size + 1):
-        # State 0 is a start that does not accept; state s + 1 stands for NFA state first + s.
-        origin = start if tail == 0 else first + tail - 1
-        mark += 1
-        members[0] = origin
-        stamp[origin] = mark
-        count = _closure(members, 1, offsets, labels, targets, nullable, stamp, mark)
-        for i in range(count):
-            state = members[i]
-            if state == accept and tail > 0:
-                accepting[tail] = True
-            for k in range(offsets[state], offsets[state + 1]):
-                label = labels[k]
-                if label == EPSILON or _is_dead_call(label, productive):
-                    continue
-                if edge_count == tails.size:
-                    tails = _doubled(tails)
-                    out_labels = _doubled(out_labels)
-                    heads = _doubled(heads)
-                if label >= CALL and label < TOKEN:
-                    label = label & ~STRICT
-                tails[edge_count] = tail
-                out_labels[edge_count] = label
-                heads[edge_count] = targets[k] - first + 1
-                edge_count += 1
-    stamp[stamp.size - 1] = mark
-    return _cut(tails, edge_count), _cut(out_labels, edge_count), _cut(heads, edge_count), accepting, size + 1
 
 
 @jit(types.Tuple((_ints, _ints, _ints, _bools, types.int64))(types.int64, _ints, _ints, _ints, _bools))
@@ -468,13 +202,13 @@ def determinise(rule_first, starts, accepts, offsets, labels, targets, bodies, n
         first = rule_first[r]
         past = rule_first[r + 1]
         limit = max(ALWAYS_ALLOWED, BLOW_UP * (past - first))
-        d_tails, d_labels, d_heads, d_accepting, size = _subsets(
+        d_tails, d_labels, d_heads, d_accepting, size = subsets(
             first, past, starts[r], accepts[r], offsets, labels, targets, nullable, productive,
             members, stamp, limit,
         )  # fmt: skip
         deterministic = size >= 0
         if not deterministic:
-            d_tails, d_labels, d_heads, d_accepting, size = _without_epsilon(
+            d_tails, d_labels, d_heads, d_accepting, size = without_epsilon(
                 first, past, starts[r], accepts[r], offsets, labels, targets, nullable, productive,
                 members, stamp,
             )  # fmt: skip
@@ -518,14 +252,14 @@ def determinise(rule_first, starts, accepts, offsets, labels, targets, bodies, n
         if total + size > state_limit:
             return rule_offsets, edge_offsets, out_labels, out_targets, accepting, -1
         while total + size + 1 > edge_offsets.size:
-            edge_offsets = _doubled(edge_offsets)
+            edge_offsets = doubled(edge_offsets)
         while total + size > accepting.size:
             grown = np.zeros(2 * accepting.size, np.uint8)
             grown[: accepting.size] = accepting
             accepting = grown
         while edges + d_labels.size > out_labels.size:
-            out_labels = _doubled(out_labels)
-            out_targets = _doubled(out_targets)
+            out_labels = doubled(out_labels)
+            out_targets = doubled(out_targets)
         k = 0
         for s in range(size):
             accepting[total + s] = 1 if d_accepting[s] else 0

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from vllm_guided.automaton.utf8 import utf8_sequences
+from vllm_guided.automaton.utf8 import utf8_fragment
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
 from vllm_guided.grammar import ir
 
@@ -190,22 +190,14 @@ class _Builder:
         edges.extend((here, data[-1] | data[-1] << 8, target))
 
     def _char_set(self, ranges: tuple[tuple[int, int], ...], source: int, target: int) -> None:
-        """One path per byte-range sequence; equal tails are shared, which keeps subsets small."""
-        edges = self.nfa.edges
-        tails: dict[tuple[tuple[int, int], ...], int] = {(): target}
-        for ranges_of_bytes in utf8_sequences(ranges):
-            here = target
-            for position in range(len(ranges_of_bytes) - 1, -1, -1):
-                low, high = ranges_of_bytes[position]
-                if position == 0:
-                    edges.extend((source, low | high << 8, here))
-                    break
-                tail = ranges_of_bytes[position:]
-                there = tails.get(tail)
-                if there is None:
-                    there = tails[tail] = self._state()
-                    edges.extend((there, low | high << 8, here))
-                here = there
+        inner, edges = utf8_fragment(ranges)
+        base = self.nfa.states - 2
+        self.nfa.states += inner
+        place = (source, target)
+        self.nfa.edges.extend(
+            value if position % 3 == 1 else place[value] if value < 2 else value + base
+            for position, value in enumerate(edges)
+        )
 
     def _repeat(
         self, node: ir.Repeat, source: int, target: int, stack: list[tuple[ir.Node, int, int]]

@@ -15,7 +15,38 @@ _LENGTH_LIMITS = (0x7F, 0x7FF, 0xFFFF, 0x10FFFF)
 _SURROGATES = (0xD800, 0xDFFF)
 
 
-@lru_cache(maxsize=4096)
+Fragment = tuple[int, tuple[int, ...]]
+
+
+@lru_cache(maxsize=1024)
+def utf8_fragment(ranges: tuple[tuple[int, int], ...]) -> Fragment:
+    """A deterministic automaton for one code point of ``ranges``, with equal tails shared.
+
+    Returns:
+        the number of its inner states, and its edges ``source, low | high << 8, target`` flattened;
+        state 0 is the start, 1 the end, inner states follow from 2.
+    """
+    edges: list[int] = []
+    place: dict[tuple[tuple[ByteRange, ...], ...], int] = {((),): 1}
+    # The split gives sequences whose first ranges are equal or disjoint, so grouping by the first range
+    # is deterministic.
+    pending: list[tuple[int, tuple[tuple[ByteRange, ...], ...]]] = [(0, utf8_sequences(ranges))]
+    while pending:
+        source, sequences = pending.pop()
+        tails: dict[ByteRange, list[tuple[ByteRange, ...]]] = {}
+        for first, *rest in sequences:
+            tails.setdefault(first, []).append(tuple(rest))
+        for (low, high), members in tails.items():
+            key = tuple(members)
+            target = place.get(key)
+            if target is None:
+                target = place[key] = len(place) + 1
+                pending.append((target, key))
+            edges.extend((source, low | high << 8, target))
+    return len(place) - 1, tuple(edges)
+
+
+@lru_cache(maxsize=1024)
 def utf8_sequences(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[ByteRange, ...], ...]:
     """Sequences of inclusive byte ranges that together spell exactly the code points of ``ranges``."""
     found: list[tuple[ByteRange, ...]] = []

@@ -172,6 +172,7 @@ def read_objects(algebra: Algebra, place: Place, annotate: bool) -> Objects | No
         maximum,
         (),
         unordered,
+        (),
         evaluated_names,
         evaluated_others,
     )

@@ -43,6 +43,9 @@ MAX_STEPS = 300_000
 MAX_RULES = 60_000
 """Rules of one grammar."""
 
+MAX_SHUFFLE_STATES = 150
+"""Properties that several schemas bring to one object are shuffled while the states stay under this."""
+
 MAX_OBJECT_STATES = 40_000
 """States of one object or array whose members are counted."""
 

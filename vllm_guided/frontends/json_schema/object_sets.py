@@ -95,9 +95,25 @@ def intersect(algebra: Algebra, left: Objects, right: Objects) -> Objects | None
         maximum,
         some,
         unordered,
+        _joined_runs(left, right),
         left.evaluated_names | right.evaluated_names,
         tuple(dict.fromkeys(left.evaluated_others + right.evaluated_others)),
     )
+
+
+def _joined_runs(left: Objects, right: Objects) -> tuple[int, ...]:
+    """The runs of the intersection: the left's, then what is new of each of the right's."""
+    mine = {name for name, _ in left.properties}
+    if all(name in mine for name, _ in right.properties):
+        return left.runs
+    runs = list(left.runs or (len(left.properties),))
+    position = 0
+    for length in right.runs or (len(right.properties),):
+        run = right.properties[position : position + length]
+        position += length
+        runs.append(sum(1 for name, _ in run if name not in mine))
+    runs = [length for length in runs if length]
+    return tuple(runs) if len(runs) > 1 else ()
 
 
 def _settle(

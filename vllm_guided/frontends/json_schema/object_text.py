@@ -8,6 +8,7 @@ without text, so the graph grows with the number of properties, not with its squ
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from vllm_guided.errors import ConstraintTooComplex
@@ -45,15 +46,18 @@ def object_node(emitter: Emitter, shape: Objects) -> ir.Node:
     if len(shape.some) > _MAX_WANTED:
         raise ConstraintTooComplex("too many members are asked for by not, oneOf or if at one object")
     slots: list[_Slot] = []
+    run_of = [number for number, length in enumerate(shape.runs) for _ in range(length)]
+    runs: list[list[_Slot]] = [[] for _ in range(max(len(shape.runs), 1))]
     loose: list[ir.Node] = []
     simple = not shape.some and shape.minimum <= max(len(shape.required), 1) and shape.maximum is None
     unordered = shape.unordered if simple and len(shape.unordered) <= _MAX_UNORDERED else frozenset()
-    for name, term in shape.properties:
+    for index, (name, term) in enumerate(shape.properties):
         variants = _declared_variants(emitter, shape.some, name, term)
         if variants and name in unordered:
             loose.append(variants[0][1])
         elif variants:
             slots.append(_Slot(name in shape.required, variants))
+            runs[run_of[index] if run_of else 0].append(slots[-1])
         elif name in shape.required:
             return ir.NOTHING
     free: list[tuple[int, ir.Node]] = []
@@ -65,7 +69,7 @@ def object_node(emitter: Emitter, shape: Objects) -> ir.Node:
         most = None
     least = shape.minimum if shape.minimum > required else 0
     if most is None and least <= 1 and not shape.some:
-        body = _plain_graph(emitter, slots, [node for _, node in free], loose, least)
+        body = _plain_graph(emitter, _within_budget(runs), [node for _, node in free], loose, least)
     else:
         body = _counted_graph(emitter, slots, free, least, most, (1 << len(shape.some)) - 1)
     may_be_empty = required == 0 and least == 0 and not shape.some
@@ -122,37 +126,58 @@ def _subsets(indexes: list[int]) -> list[int]:
     return found
 
 
+def _within_budget(runs: list[list[_Slot]]) -> list[list[_Slot]]:
+    """Runs that can be shuffled with few states; all in a row where they cannot."""
+    runs = [run for run in runs if run]
+    if prod(len(run) + 1 for run in runs) <= limits.MAX_SHUFFLE_STATES:
+        return runs
+    return [[slot for run in runs for slot in run]]
+
+
 def _plain_graph(
-    emitter: Emitter, slots: list[_Slot], free: list[ir.Node], loose: list[ir.Node], least: int
+    emitter: Emitter, runs: list[list[_Slot]], free: list[ir.Node], loose: list[ir.Node], least: int
 ) -> ir.Node:
-    """Objects with at least one member; node ``2 * i + written``, then one for each subset of ``loose``."""
+    """Objects with at least one member.
+
+    A node is how far each run is, and whether a member was written; then comes one for each subset of
+    ``loose`` that was written among the ``free`` ones.
+    """
     comma = emitter.layout.comma
+    nodes: dict[object, int] = {((0,) * len(runs), False): 0}
+    queue = [((0,) * len(runs), False)]
     edges: list[tuple[int, ir.Node, int]] = []
-    written = False
-    for index, slot in enumerate(slots):
-        member = slot.variants[0][1]
-        here = 2 * index
-        if not written:
-            edges.append((here, member, here + 3))
+
+    def number(positions: tuple[int, ...], written: bool) -> int:
+        key = (positions, written)
+        if key not in nodes:
+            nodes[key] = len(nodes)
+            queue.append(key)
+        return nodes[key]
+
+    for positions, written in queue:  # grows while it is read
+        source = nodes[(positions, written)]
+        for index, run in enumerate(runs):
+            if positions[index] == len(run):
+                continue
+            slot = run[positions[index]]
+            after = (*positions[:index], positions[index] + 1, *positions[index + 1 :])
+            member = slot.variants[0][1]
+            label = ir.sequence(comma, member) if written else member
+            edges.append((source, label, number(after, True)))
             if not slot.required:
-                edges.append((here, ir.EMPTY, here + 2))
-        if index > 0:
-            edges.append((here + 1, ir.sequence(comma, member), here + 3))
-            if not slot.required:
-                edges.append((here + 1, ir.EMPTY, here + 3))
-        written = written or slot.required
-    last = 2 * len(slots)
+                edges.append((source, ir.EMPTY, number(after, written)))
+    end = tuple(len(run) for run in runs)
     everything = (1 << len(loose)) - 1
-    nodes = [last + 1 + subset for subset in range(everything + 1)]
-    for subset, node in enumerate(nodes):
-        members = [(nodes[subset | 1 << i], item) for i, item in enumerate(loose) if not subset >> i & 1]
+    tail = [number(end, True), *range(len(nodes), len(nodes) + everything)]
+    for subset, node in enumerate(tail):
+        members = [(tail[subset | 1 << i], item) for i, item in enumerate(loose) if not subset >> i & 1]
         if free:
             members.append((node, ir.choice(*free)))
         for target, member in members:
-            if subset == 0 and not written:
-                edges.append((last, member, target))
+            if subset == 0 and (end, False) in nodes:
+                edges.append((nodes[(end, False)], member, target))
             edges.append((node, ir.sequence(comma, member), target))
-    return ir.Graph(tuple(edges), frozenset([nodes[-1]]), 0) if edges else ir.NOTHING
+    return ir.Graph(tuple(edges), frozenset([tail[-1]]), 0) if edges else ir.NOTHING
 
 
 def _counted_graph(

@@ -67,6 +67,8 @@ class Objects(NamedTuple):
             classes that overlap have the same term. A name in no class is not allowed.
         minimum, maximum: how many members.
         some: members that must exist.
+        runs: how many properties each ``properties`` keyword has brought, one after the other; only within
+            one does the order count. Empty: one run.
         unordered: required names that no ``properties`` declares; they stand anywhere among the others.
         evaluated_names, evaluated_others: what ``unevaluatedProperties`` asks about, kept only where asked.
     """
@@ -78,6 +80,7 @@ class Objects(NamedTuple):
     maximum: int | None = None
     some: tuple[Member, ...] = ()
     unordered: frozenset[str] = frozenset()
+    runs: tuple[int, ...] = ()
     evaluated_names: frozenset[str] = frozenset()
     evaluated_others: tuple[Strings, ...] = ()
 

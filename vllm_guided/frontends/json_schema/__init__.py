@@ -5,9 +5,25 @@
     json_object_grammar()
 
 The way: text and references (:mod:`.documents`), each place to a normal form (:mod:`.keywords`, by the
-set algebra of :mod:`.algebra`), normal forms to rules (:mod:`.emitter`). A language is never wider than the
-schema's; where it is narrower on purpose (order of properties, spelling of names and constants, digits,
-white space), the module that narrows says so.
+set algebra of :mod:`.algebra`), normal forms to rules (:mod:`.emitter`).
+
+A language is never wider than the schema's. Where it is narrower, it is on purpose:
+
+================ ======================================================================================
+order            properties of one ``properties`` keyword in its order; then pattern and additional ones
+spelling         declared names, names beside them, ``enum`` and ``const`` as ``json.dumps(x,
+                 ensure_ascii=False)`` spells them, with any white space inside; formats without needless
+                 escapes; patterns with very many transitions likewise
+white space      at most 32 blanks between two tokens; none before and after the text
+numbers          at most 64 digits before and after the point and 3 in the exponent; no scientific form
+                 with ``multipleOf`` (but 1); integers in scientific form as floats are written
+formats          no A-labels and only ASCII in host names; leap seconds only at 23:59:60 UTC; ``regex``
+                 without look-around, back-references and deep groups
+lengths          a ``pattern`` that needs many states with ``maxLength``: the longest strings are left out
+distinct items   over a finite set; sets of more than about ten values in any order only for short arrays
+members          repeated names of undeclared members are not told apart by ``minProperties``
+older drafts     keywords of later drafts are annotations, as the standard has it (draft 4: no ``const``)
+================ ======================================================================================
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from vllm_guided.frontends.json_schema.contents import Contents
 from vllm_guided.frontends.json_schema.documents import Place
 from vllm_guided.frontends.json_schema.shapes import EVERYTHING, NOTHING, Norm, Term
 
@@ -30,6 +31,7 @@ class Terms:
     def __init__(self) -> None:
         self.entries: list[Entry] = [Entry("constant"), Entry("constant")]
         self._known: dict[object, Term] = {}
+        self._contents = Contents()
 
     def _intern(self, key: object, entry: Entry) -> Term:
         found = self._known.get(key)
@@ -45,9 +47,13 @@ class Terms:
             return EVERYTHING
         if schema is False:
             return NOTHING
-        if schema == {}:
+        if not schema:
             return EVERYTHING
-        return self._intern(("place", id(schema), id(place.resource)), Entry("place", place=place))
+        if place.document.has_ids:
+            key: object = ("object", id(schema), id(place.resource))
+        else:
+            key = ("place", self._contents.key(schema))
+        return self._intern(key, Entry("place", place=place))
 
     def constant(self, key: object, value: Any, place: Place) -> Term:
         """Exactly one JSON value; ``key`` tells different values apart."""

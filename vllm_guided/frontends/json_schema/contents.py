@@ -1,0 +1,72 @@
+"""Which sub-schemas say the same, annotations aside.
+
+In: sub-schemas of one document. Out: numbers, equal where the schemas are equal but for annotations. Each object is
+looked at once. Equal schemas at different places then share their normal form and rules, and "this but not
+that" is seen to be nothing where both are the same.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+_ANNOTATIONS = frozenset(
+    (
+        "title",
+        "description",
+        "default",
+        "examples",
+        "example",
+        "$comment",
+        "deprecated",
+        "readOnly",
+        "writeOnly",
+    )
+)
+_MAPS = frozenset(
+    ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+)
+_MAX_DEPTH = 60
+
+
+class Contents:
+    """Numbers sub-schemas by what they say."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, object] = {}
+        self._numbers: dict[object, int] = {}
+        self._kept: list[object] = []
+
+    def key(self, schema: dict[str, Any]) -> object:
+        """The same key for schemas that say the same."""
+        return self._schema(schema, 0)
+
+    def _schema(self, schema: Any, depth: int) -> object:
+        if not isinstance(schema, dict):
+            if isinstance(schema, list):
+                return tuple(self._schema(item, depth + 1) for item in schema)
+            return repr(schema)
+        found = self._known.get(id(schema))
+        if found is not None:
+            return found
+        if depth > _MAX_DEPTH:
+            found = ("same object", id(schema))
+        else:
+            parts: list[object] = []
+            for keyword, value in schema.items():
+                if keyword in _ANNOTATIONS:
+                    continue
+                if keyword in _MAPS and isinstance(value, dict):
+                    inner: object = tuple(
+                        (name, self._schema(item, depth + 1)) for name, item in value.items()
+                    )
+                elif keyword in ("enum", "const"):
+                    inner = json.dumps(value)
+                else:
+                    inner = self._schema(value, depth + 1)
+                parts.append((keyword, inner))
+            content = tuple(parts)
+            found = self._numbers.setdefault(content, len(self._numbers))
+        self._known[id(schema)] = found
+        self._kept.append(schema)
+        return found

@@ -101,6 +101,8 @@ INVALID = [
     ("root ::= TagDispatch((3, root))", "line 1, column 10", "strings"),
     ("root ::= Token()", "line 1, column 10", "at least one token"),
     ('root ::= TokenTagDispatch((3, a), excludes=(3,))\na ::= "x"', "line 1, column 10", "3 is a trigger"),
+    ('root ::= "\ud800"', "line 1, column 10", "surrogate"),
+    ("root ::= [\ud800] a[x", "line 1, column 15", "no closing ]"),
     ('root[lazy=1] ::= "a"', "line 1, column 1", "no value"),
     ('root[lazy, lazy] ::= "a"', "line 1, column 12", "twice"),
 ]

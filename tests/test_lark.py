@@ -84,6 +84,18 @@ DIALECT = [
     ("start: T\nT: /[a-z]+/ & ~/.*b.*/", ["ac"], ["abc", "A"]),
     ("start: T\nT: /[ab]/+ | /[cd]/+ & /[de]/+", ["ab", "dd"], ["c", "e"]),
     ('start: %json {"enum": [1, "x"]}', ["1", '"x"'], ["x"]),
+    (
+        'start: %json {"items": {"type": "null"}, "type": "array", "maxItems": 2, "x-guidance":'
+        ' {"item_separator": ", ", "whitespace_flexible": false}}',
+        ["[null, null]", "[]"],
+        ["[null,null]", "[ null]", "[null,  null]"],
+    ),
+    (
+        'start: %json {"items": {"type": "null"}, "type": "array",'
+        ' "x-guidance": {"whitespace_pattern": " "}}',
+        ["[null, null ]", "[null]"],
+        ["[null,  null]"],
+    ),
     ('start: %lark { start: "a" | b\n b: "c" } "!"', ["a!", "c!"], ["a"]),
     ('start: %regex {"substring_words": "foo bar"}', ["", "foo", "foo bar"], ["fo"]),
     ('start: %regex {"substring_chars": "aba"} "!"', ["ab!", "ba!", "!"], ["aa!"]),

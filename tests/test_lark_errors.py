@@ -39,6 +39,12 @@ INVALID = [
     ("start: tt{A}\ntt{x, y}: x y\nA: /a/", "line 1, column 8", "Wrong number of template arguments"),
     ("start: %json {", "line 1, column 14", "JSON object"),
     ('start: %json {"type": "nope"}', "line 1, column 8", "in %json"),
+    ("start: a\n%ignore a -> b\na: /x/", "line 1, column 8", "%ignore cannot use the rule"),
+    ("start: A\nA: /x/ -> b", "line 2, column 11", "alias"),
+    ('start: %regex {"substring_chars": "\ud800"}', "line 1, column 8", "surrogate"),
+    ("start: r\nr[stop=END]: /x/", "line 2, column 3", "END is used but not defined"),
+    ("start: r\nr[stop=/x/q]: /x/", "line 2, column 3", "flags"),
+    ("start: %lark x { }", "line 1, column 8", "braces"),
     ("start: %lark { a: /x/ }", "line 1, column 8", "in %lark"),
     ('start: %lark "a"', "line 1, column 8", "braces"),
     ("start: %regex {}", "line 1, column 8", "exactly one"),
@@ -62,6 +68,8 @@ INVALID = [
 
 UNSUPPORTED = [
     ("%import .files.X\nstart: X", "line 1, column 1", "not read from files"),
+    ('start: %json {"x-guidance": {"nope": 1}}', "line 1, column 8", "nope of x-guidance"),
+    ('start: t{"a"} r\nt{x}: x\nr[lazy]: /a/', "line 1, column 8", "templates and parametric rules"),
     ("start: @other", "line 1, column 8", "@name"),
     ("start: r\nr[max_tokens=3]: /a/", "line 2, column 3", "max_tokens"),
     ("start: r\nr[temperature=0.5]: /a/", "line 2, column 3", "temperature"),

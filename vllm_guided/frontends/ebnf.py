@@ -13,7 +13,7 @@ from __future__ import annotations
 from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint
 from vllm_guided.frontends.ebnf_grammar.attributes import applied
 from vllm_guided.frontends.ebnf_grammar.parser import Parser
-from vllm_guided.frontends.positions import line_and_column
+from vllm_guided.frontends.positions import half_a_pair, line_and_column
 from vllm_guided.frontends.regular import is_regular
 from vllm_guided.frontends.wide import is_wide
 from vllm_guided.grammar import ir
@@ -33,8 +33,10 @@ def ebnf_grammar(text: str, root: str = "root") -> ir.Grammar:
         raise ConstraintTooComplex(f"an EBNF grammar has at most {MAX_TEXT:,} characters")
     try:
         return _convert(text, root)
+    except UnicodeEncodeError:
+        raise half_a_pair(text) from None
     except RecursionError:
-        raise ConstraintTooComplex("the EBNF grammar is nested too deeply") from None
+        raise ConstraintTooComplex("the grammar is nested too deeply", where="line 1, column 1") from None
 
 
 def _convert(text: str, root: str) -> ir.Grammar:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from vllm_guided.errors import ConstraintTooComplex
 from vllm_guided.frontends.lark_grammar import dialect, loader
 from vllm_guided.frontends.lark_grammar.rules import Rules
+from vllm_guided.frontends.positions import half_a_pair
 from vllm_guided.grammar import ir
 
 
@@ -38,9 +39,17 @@ def nested_lark_grammar(text: str, depth: int) -> ir.Grammar:
 
 def _convert(text: str, start: str, depth: int) -> ir.Grammar:
     if len(text) > loader.MAX_TEXT:
-        raise ConstraintTooComplex(f"a Lark grammar has at most {loader.MAX_TEXT:,} characters")
+        raise ConstraintTooComplex(
+            f"a Lark grammar has at most {loader.MAX_TEXT:,} characters", where="line 1, column 1"
+        )
     try:
         plain = dialect.plain(text)
         return Rules(plain, loader.load(plain), depth).grammar(start)
+    except ConstraintTooComplex as error:
+        if error.where:
+            raise
+        raise ConstraintTooComplex(error.message, where="line 1, column 1") from None
+    except UnicodeEncodeError:
+        raise half_a_pair(text) from None
     except RecursionError:
-        raise ConstraintTooComplex("the Lark grammar is nested too deeply") from None
+        raise ConstraintTooComplex("the grammar is nested too deeply", where="line 1, column 1") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from vllm_guided.errors import InvalidConstraint
+
 
 def line_and_column(text: str, offset: int) -> str:
     """``line 3, column 7`` for an offset into ``text`` (both count from 1)."""
@@ -20,3 +22,10 @@ def offset_of(text: str, line: int, column: int) -> int:
             return len(text)
         start = found + 1
     return min(start + column - 1, len(text))
+
+
+def half_a_pair(text: str) -> InvalidConstraint:
+    """The error for a lone surrogate, placed at the first one in ``text`` if it stands there as it is."""
+    offset = next((place for place, char in enumerate(text) if 0xD800 <= ord(char) <= 0xDFFF), 0)
+    message = "the constraint contains half a surrogate pair, which no output can"
+    return InvalidConstraint(message, where=line_and_column(text, offset) if text else "")

@@ -12,6 +12,7 @@ import json
 from typing import Any
 
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
+from vllm_guided.frontends.positions import half_a_pair
 from vllm_guided.frontends.tags.fields import Fields, pointer
 from vllm_guided.frontends.tags.formats import Formats
 from vllm_guided.grammar import ir
@@ -32,6 +33,8 @@ def structural_tag_grammar(obj: dict[str, Any] | str) -> ir.Grammar:
             raise InvalidConstraint(f"the structural tag is not JSON: {error}") from None
     try:
         return _convert(obj)
+    except UnicodeEncodeError:
+        raise half_a_pair("") from None
     except RecursionError:
         raise ConstraintTooComplex("the structural tag is nested too deeply") from None
 

@@ -62,7 +62,9 @@ class Lexer:
         return blank.end()
 
     def token(self, position: int) -> Lexeme:
-        char = self.source[position]
+        char = self.source[position : position + 1]
+        if not char:
+            return Lexeme("end", "", position, position)
         if char == '"':
             return self.string(position)
         if char == "[":

@@ -280,12 +280,15 @@ class _Rewriter:
         depth = 0
         while match := _TOKEN.match(self.source, position):
             position = match.end()
-            if match.lastgroup == "other":
-                depth += {"{": 1, "}": -1}.get(match.group(), 0)
-                if depth == 0:
-                    return position
+            if match.group() in "{}":
+                depth += 1 if match.group() == "{" else -1
+                if depth <= 0:
+                    break
             elif depth == 0 and match.lastgroup not in ("blank", "newline"):
+                depth = -1
                 break
+        if depth == 0 and self.source[position - 1 : position] == "}":
+            return position
         raise self.fail("%lark must be followed by a grammar in braces { ... }", start)
 
     def on_name(self, match: re.Match[str]) -> int:

@@ -91,12 +91,18 @@ class Lexemes:
             if end is None:
                 return
             body = ir.sequence(body, end)
-        self.committed[name] = regular.node(regular.shortest(regular.dfa(body)))
+        try:
+            self.committed[name] = regular.node(regular.shortest(regular.dfa(body)))
+        except ConstraintTooComplex as error:
+            place = next(iter(attributes.values())).offset
+            raise ConstraintTooComplex(error.message, where=self.plain.where(place)) from None
 
     def marker(self, attribute: Attribute, suffix: bool) -> ir.Node | None:
         """What ends the lexeme; None for ``stop=""``: nothing does."""
         where = self.plain.where(attribute.offset)
         if attribute.kind == "name":
+            if attribute.value not in self.definitions:
+                raise InvalidConstraint(f"{attribute.value} is used but not defined", where=where)
             return self.terminals.node(self.terminals.named(Symbol(attribute.value)), where)
         if attribute.kind not in ("string", "regexp"):
             raise InvalidConstraint("stop and suffix are a string, a regexp or a terminal", where=where)

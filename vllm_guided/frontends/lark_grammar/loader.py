@@ -169,6 +169,12 @@ def load(plain: PlainText) -> Definitions:
     except UnexpectedToken as error:
         message = f"{_shown(error.token)} is not expected here"
         raise _refused(message, plain, error.line, error.column) from None
+    except TypeError as error:  # lark's own explanation of a syntax error can fail; the error is below it
+        cause = error.__context__
+        if not isinstance(cause, UnexpectedToken):
+            raise
+        message = f"{_shown(cause.token)} is not expected here"
+        raise _refused(message, plain, cause.line, cause.column) from None
     except (LarkGrammarError, LarkError, AssertionError, SyntaxError, ValueError) as error:
         raise explained(error, plain) from None
     return Definitions(builder._definitions, tuple(builder._ignore_names))
@@ -227,6 +233,9 @@ def check_terminals(definitions: dict[str, Any], plain: PlainText) -> None:
                 continue
             used = rest.pop()
             places = plain.names.get(used.name) or [0]
+            if used.name not in definitions:  # an alias: terminals have none
+                message = f"an alias (-> {used.name}) has no place in a terminal"
+                raise InvalidConstraint(message, where=plain.where(places[0]))
             if not definitions[used.name].is_term:
                 message = (
                     f"the terminal {name} cannot use the rule {used.name}; write what it needs as terminals"

@@ -105,6 +105,8 @@ class Occurrences:
         return self.position(tree, f"%{id(item)}")
 
     def mixed(self, name: str) -> UnsupportedConstraint:
+        places = self.plain.names.get(name, [0])
         return UnsupportedConstraint(
-            f"{name}: templates and parametric rules cannot stand in one grammar with lazy, suffix or stop"
+            f"{name}: templates and parametric rules cannot stand in one grammar with lazy, suffix or stop",
+            where=self.plain.where(places[0]),
         )

@@ -287,9 +287,9 @@ class Rules:
         """``%json`` and ``%lark``: a whole grammar in the place of a token."""
         try:
             if extension.kind == "json":
-                from vllm_guided.frontends.json_schema import json_schema_grammar
+                from vllm_guided.frontends.lark_grammar.guidance import json_grammar
 
-                grammar = json_schema_grammar(extension.value)
+                grammar = json_grammar(extension.value)
             else:
                 from vllm_guided.frontends.lark import nested_lark_grammar
 

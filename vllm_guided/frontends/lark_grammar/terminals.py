@@ -133,9 +133,9 @@ class Terminals:
             token = Token.new_borrow_pos(token.type, _BRACED.sub(_code_point, token), token)
         try:
             return stock._literal_to_pattern(token)  # type: ignore[no-untyped-call]
-        except (LarkGrammarError, SyntaxError, ValueError):
+        except (LarkGrammarError, SyntaxError, ValueError, AssertionError):
             raise InvalidConstraint(
-                f"{token} is not a literal Lark can read; check its escapes and line ends",
+                f"{token} is not a literal Lark can read; check its escapes, flags and line ends",
                 where=self.where(token),
             ) from None
 
@@ -315,9 +315,10 @@ def structured_regex(extension: Extension, where: str) -> ir.Node:
     if kind == "substring_chunks":
         if not isinstance(value, list) or not all(isinstance(chunk, str) for chunk in value):
             raise InvalidConstraint("substring_chunks is an array of strings", where=where)
-        return substring_node(value)
+        return substring_node([joined_surrogates(chunk, where) for chunk in value])
     if not isinstance(value, str):
         raise InvalidConstraint(f"{kind} is a string", where=where)
+    value = joined_surrogates(value, where)
     return substring_node(list(value) if kind == "substring_chars" else re.findall(r"\s+|\w+|[^\w\s]", value))
 
 

@@ -237,9 +237,8 @@ def check_terminals(definitions: dict[str, Any], plain: PlainText) -> None:
                 message = f"an alias (-> {used.name}) has no place in a terminal"
                 raise InvalidConstraint(message, where=plain.where(places[0]))
             if not definitions[used.name].is_term:
-                message = (
-                    f"the terminal {name} cannot use the rule {used.name}; write what it needs as terminals"
-                )
+                user = "%ignore" if name.startswith("__IGNORE") else f"the terminal {name}"
+                message = f"{user} cannot use the rule {used.name}; write what it needs as terminals"
                 raise InvalidConstraint(message, where=plain.where(places[0]))
             if used.name in under_way:
                 message = f"the terminal {used.name} uses itself; only rules (in small letters) can"

@@ -29,14 +29,10 @@ from vllm_guided.frontends.json_schema.shapes import (
     Term,
 )
 from vllm_guided.frontends.json_schema.strings import Strings
-from vllm_guided.frontends.json_schema.terms import Terms
+from vllm_guided.frontends.json_schema.terms import InProgress, Terms
 
 _WHOLE = (ANY.numbers[0], ANY.strings[0], ANY.arrays[0], ANY.objects[0])
 Shape = TypeVar("Shape", Numbers, Strings, Arrays, Objects)
-
-
-class InProgress(Exception):
-    """A term was asked for while it is being normalised: it contains itself at the same place."""
 
 
 class Algebra:

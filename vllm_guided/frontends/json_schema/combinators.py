@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from vllm_guided.errors import ConstraintTooComplex
 from vllm_guided.frontends.json_schema.documents import Place
 from vllm_guided.frontends.json_schema.object_sets import other_term
-from vllm_guided.frontends.json_schema.shapes import ANY, EMPTY, EVERYTHING, NOTHING, Norm, Objects
+from vllm_guided.frontends.json_schema.shapes import ANY, EMPTY, EVERYTHING, NOTHING, Norm, Objects, Term
+from vllm_guided.frontends.json_schema.terms import InProgress
 
 if TYPE_CHECKING:
     from vllm_guided.frontends.json_schema.algebra import Algebra
@@ -95,13 +96,50 @@ def _plain_union(left: Norm, right: Norm) -> Norm:
 
 def _one_of(algebra: Algebra, norm: Norm, branches: list[Norm]) -> Norm:
     result = EMPTY
+    apart = _told_apart(algebra, branches)
     for index, branch in enumerate(branches):
         mine = algebra.intersection(norm, branch)
         for other_index, other in enumerate(branches):
-            if other_index != index and mine != EMPTY:
+            if other_index != index and mine != EMPTY and not apart:
                 mine = algebra.difference(mine, other)
         result = algebra.union(result, mine)
     return result
+
+
+def _told_apart(algebra: Algebra, branches: list[Norm]) -> bool:
+    """Whether all branches are objects that one required property of different strings tells apart."""
+    if any(branch._replace(objects=()) != EMPTY or not branch.objects for branch in branches):
+        return False
+    shapes = [[dict(shape.properties) for shape in branch.objects] for branch in branches]
+    names = frozenset.intersection(*(shape.required for branch in branches for shape in branch.objects))
+    for name in sorted(names):
+        seen: set[str] = set()
+        for branch in shapes:
+            values: set[str] = set()
+            for properties in branch:
+                found = _finite_strings(algebra, properties[name])
+                if found is None:
+                    break
+                values.update(found)
+            else:
+                if seen.isdisjoint(values):
+                    seen |= values
+                    continue
+            break
+        else:
+            return True
+    return False
+
+
+def _finite_strings(algebra: Algebra, term: Term) -> tuple[str, ...] | None:
+    """The strings of a term that holds nothing else, and finitely many."""
+    try:
+        norm = algebra.norm(term)
+    except InProgress:
+        return None
+    if norm._replace(strings=()) != EMPTY or len(norm.strings) != 1:
+        return None
+    return norm.strings[0].finite
 
 
 def _dependencies(algebra: Algebra, place: Place, norm: Norm, keyword: str, annotate: bool) -> Norm:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from vllm_guided.frontends.json_schema import strings as string_sets
 from vllm_guided.frontends.json_schema.shapes import EVERYTHING, NOTHING, Member, Objects, Term
 from vllm_guided.frontends.json_schema.strings import Strings
+from vllm_guided.frontends.json_schema.terms import InProgress
 
 if TYPE_CHECKING:
     from vllm_guided.frontends.json_schema.algebra import Algebra
@@ -216,8 +217,6 @@ def plainly_disjoint(algebra: Algebra, left: Objects, right: Objects, depth: int
 
 
 def _values_disjoint(algebra: Algebra, left: Term, right: Term, depth: int) -> bool:
-    from vllm_guided.frontends.json_schema.algebra import InProgress
-
     try:
         a, b = algebra.norm(left), algebra.norm(right)
     except InProgress:

@@ -15,6 +15,10 @@ from vllm_guided.frontends.json_schema.documents import Place
 from vllm_guided.frontends.json_schema.shapes import EVERYTHING, NOTHING, Norm, Term
 
 
+class InProgress(Exception):
+    """A term was asked for while it is being normalised: it contains itself at the same place."""
+
+
 class Entry(NamedTuple):
     """``kind`` is ``place``, ``constant``, ``norm``, ``and``, ``or`` or ``not``."""
 

@@ -1,8 +1,8 @@
 """Which sub-schemas say the same, annotations aside.
 
-In: sub-schemas of one document. Out: numbers, equal where the schemas are equal but for annotations.
-Each object is looked at once. Equal schemas at different places then share their normal form and rules, and "this but not
-that" is seen to be nothing where both are the same.
+In: sub-schemas of one document. Out: keys, equal where the schemas are equal but for annotations. Each
+object is looked at once. Equal schemas at different places then share their normal form and rules, and
+"this but not that" is seen to be nothing where both are the same.
 """
 
 from __future__ import annotations

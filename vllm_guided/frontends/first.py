@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from vllm_guided.frontends.regular import utf8_sequences
+from vllm_guided.frontends.utf8 import utf8_sequences
 from vllm_guided.grammar import ir
 
 First = tuple[bool, int]

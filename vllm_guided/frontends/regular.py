@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vllm_guided.errors import ConstraintTooComplex
+from vllm_guided.frontends.utf8 import utf8_sequences
 from vllm_guided.grammar import ir
 
 MAX_NFA_STATES = 60_000
@@ -47,43 +48,6 @@ class Dfa:
 
 
 TEXT_NODE = ir.star(ir.ANY_CHAR)
-
-
-def utf8_sequences(low: int, high: int) -> list[tuple[tuple[int, int], ...]]:
-    """The UTF-8 encodings of code points ``low`` to ``high`` as sequences of inclusive byte ranges."""
-    sequences: list[tuple[tuple[int, int], ...]] = []
-    stack = [(low, high)]
-    while stack:
-        first, last = stack.pop()
-        if first > last:
-            continue
-        for bound in (0xD7FF, 0x7F, 0x7FF, 0xFFFF):
-            if first <= bound < last:
-                stack.append((bound + 1, last))
-                stack.append((first, bound))
-                break
-        else:
-            if 0xD800 <= first <= 0xDFFF:
-                stack.append((0xE000, last))
-                continue
-            if last < 0x80:
-                sequences.append(((first, last),))
-                continue
-            length = len(chr(first).encode())
-            for tail in range(1, length):
-                span = (1 << 6 * tail) - 1
-                if first & ~span != last & ~span:
-                    if first & span:
-                        stack.append(((first | span) + 1, last))
-                        stack.append((first, first | span))
-                        break
-                    if last & span != span:
-                        stack.append((last & ~span, last))
-                        stack.append((first, (last & ~span) - 1))
-                        break
-            else:
-                sequences.append(tuple(zip(chr(first).encode(), chr(last).encode(), strict=True)))
-    return sequences
 
 
 class _Nfa:

@@ -26,6 +26,11 @@ def json_grammar(schema: Any) -> ir.Grammar:
     options = schema.get("x-guidance") if isinstance(schema, dict) else None
     if options is None:
         return json_schema_grammar(schema)
+    if isinstance(options, dict) and isinstance(options.get("json_allowed_escapes"), str):
+        from vllm_guided.frontends.tags.excluded import with_escapes
+
+        rest = {key: value for key, value in options.items() if key != "json_allowed_escapes"}
+        return with_escapes(json_grammar({**schema, "x-guidance": rest}), options["json_allowed_escapes"])
     if not isinstance(options, dict):
         raise InvalidConstraint("x-guidance is an object")
     for key, value in options.items():

@@ -1,4 +1,4 @@
-"""JSON without some strings in it: ``excludes`` of a ``json_schema`` format.
+"""JSON without some strings, or some escapes, in it: ``excludes`` of a ``json_schema`` format.
 
 In: the grammar of JSON texts and the excluded strings. Out: the grammar of those texts in which no string
 contains one, as it is written. The excluded strings hold a character that JSON has inside strings only, and
@@ -8,33 +8,66 @@ certain that none of its texts ends inside an excluded string.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 from vllm_guided.errors import ConstraintTooComplex, UnsupportedConstraint
 from vllm_guided.frontends import free_text, regular
+from vllm_guided.frontends.utf8 import utf8_sequences
 from vllm_guided.grammar import ir
 
 _OUTSIDE = frozenset(" \t\n\r{}[]:,0123456789+-.eEtrufalsn")
 
 
+@dataclass(frozen=True, slots=True)
+class _Filter:
+    """What stays of a regular part: its texts in ``keep``.
+
+    Parts with no byte of ``bytes`` stay as they are. A text of ``cut`` at a part's end would make the filter
+    unsound. What is too large for an automaton goes without the characters ``codes``.
+    """
+
+    keep: ir.Node
+    bytes: int
+    codes: frozenset[int]
+    cut: ir.Node = ir.NOTHING
+
+
 def without(grammar: ir.Grammar, words: list[str]) -> ir.Grammar:
-    """``grammar`` without the texts in which one of ``words`` occurs.
+    """``grammar``, JSON texts, without those in which one of ``words`` occurs.
 
     Raises:
         UnsupportedConstraint: a word that could stand outside of strings, or that holds a quote.
     """
+    first = 0
     for word in words:
         if set(word) <= _OUTSIDE or set(word) & set('"\\') or min(word) < " ":
             raise UnsupportedConstraint(f"excluding {word!r} from JSON is not supported")
-    chosen = tuple(words)
-    rules = {name: ir.Rule(_filtered(rule.body, chosen), rule.shared) for name, rule in grammar.rules.items()}
+        first |= 1 << word.encode()[0]
+    beginnings = ir.choice(*(ir.text(word[:size]) for word in words for size in range(1, len(word))))
+    keep = free_text.text_without(words)
+    return _applied(grammar, _Filter(keep, first, frozenset(ord(word[0]) for word in words), beginnings))
+
+
+def with_escapes(grammar: ir.Grammar, letters: str) -> ir.Grammar:
+    """``grammar``, JSON texts, with no escapes in strings but those whose letter is in ``letters``."""
+    plain = ir.char_set([(0, 0x5B), (0x5D, 0xD7FF), (0xE000, ir.MAX_CODE_POINT)])
+    escape = ir.sequence(ir.text("\\"), ir.char_set((ord(letter), ord(letter)) for letter in letters))
+    keep = ir.star(ir.choice(plain, escape))
+    return _applied(grammar, _Filter(keep, 1 << 0x5C, frozenset([0x5C])))
+
+
+def _applied(grammar: ir.Grammar, filter_: _Filter) -> ir.Grammar:
+    rules = {
+        name: ir.Rule(_filtered(rule.body, filter_), rule.shared) for name, rule in grammar.rules.items()
+    }
     return ir.Grammar(rules, grammar.start)
 
 
 @lru_cache(maxsize=512)
-def _filtered(node: ir.Node, words: tuple[str, ...]) -> ir.Node:
+def _filtered(node: ir.Node, filter_: _Filter) -> ir.Node:
     if regular.is_regular(node):
-        return _regular(node, words)
+        return _regular(node, filter_)
     match node:
         case ir.Sequence(items):
             out: list[ir.Node] = []
@@ -44,38 +77,35 @@ def _filtered(node: ir.Node, words: tuple[str, ...]) -> ir.Node:
                     run.append(item)
                     continue
                 if run:
-                    out.append(_regular(ir.sequence(*run), words))
+                    out.append(_regular(ir.sequence(*run), filter_))
                     run = []
-                out.append(_filtered(item, words))
+                out.append(_filtered(item, filter_))
             if run:
-                out.append(_regular(ir.sequence(*run), words))
+                out.append(_regular(ir.sequence(*run), filter_))
             return ir.sequence(*out)
         case ir.Choice(options):
-            return ir.choice(*(_filtered(option, words) for option in options))
+            return ir.choice(*(_filtered(option, filter_) for option in options))
         case ir.Repeat(item, minimum, maximum):
-            return ir.Repeat(_filtered(item, words), minimum, maximum)
+            return ir.Repeat(_filtered(item, filter_), minimum, maximum)
         case ir.Graph(edges, accepting, start):
-            moved = tuple((source, _filtered(label, words), target) for source, label, target in edges)
+            moved = tuple((source, _filtered(label, filter_), target) for source, label, target in edges)
             return ir.Graph(moved, accepting, start)
         case _:
             return node
 
 
-def _regular(node: ir.Node, words: tuple[str, ...]) -> ir.Node:
-    first = 0
-    for word in words:
-        first |= 1 << word.encode()[0]
-    if not _bytes(node) & first:
+def _regular(node: ir.Node, filter_: _Filter) -> ir.Node:
+    if not _bytes(node) & filter_.bytes:
         return node
     try:
         automaton = regular.dfa(node)
     except ConstraintTooComplex:
-        return _regular(_without_chars(node, {ord(word[0]) for word in words}), words)
-    ends = ir.choice(*(ir.text(word[:size]) for word in words for size in range(1, len(word))))
-    cut = regular.dfa(ir.sequence(regular.TEXT_NODE, ends))
-    if not regular.is_empty(regular.intersection(automaton, cut)):
-        raise UnsupportedConstraint("excludes cannot be honoured for this schema; leave them out")
-    return regular.node(regular.intersection(automaton, regular.dfa(free_text.text_without(words))))
+        return _without_chars(node, set(filter_.codes))
+    if filter_.cut != ir.NOTHING:
+        cut = regular.dfa(ir.sequence(regular.TEXT_NODE, filter_.cut))
+        if not regular.is_empty(regular.intersection(automaton, cut)):
+            raise UnsupportedConstraint("excludes cannot be honoured for this schema; leave them out")
+    return regular.node(regular.intersection(automaton, regular.dfa(filter_.keep)))
 
 
 def _bytes(node: ir.Node) -> int:
@@ -91,7 +121,7 @@ def _bytes(node: ir.Node) -> int:
         case ir.CharSet(ranges):
             mask = 0
             for low, high in ranges:
-                for sequence in regular.utf8_sequences(low, high):
+                for sequence in utf8_sequences(low, high):
                     mask |= (2 << sequence[0][1]) - (1 << sequence[0][0])
             return mask
         case ir.Sequence(items) | ir.Choice(items):

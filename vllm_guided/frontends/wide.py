@@ -5,6 +5,19 @@ from __future__ import annotations
 from vllm_guided.grammar import ir
 
 
+def size(node: ir.Node) -> int:
+    """How many nodes there are in ``node``: what it costs to keep."""
+    match node:
+        case ir.Sequence(items) | ir.Choice(items):
+            return 1 + sum(map(size, items))
+        case ir.Repeat(item):
+            return 1 + size(item)
+        case ir.Graph(edges):
+            return 1 + sum(size(label) for _, label, _ in edges)
+        case _:
+            return 1
+
+
 def is_wide(node: ir.Node) -> bool:
     """Whether the node loops over many different bytes: worth a frame whose masks are shared."""
     match node:

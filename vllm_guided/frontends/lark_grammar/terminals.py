@@ -11,7 +11,8 @@ its first match, which is what makes ``/\\*.*?\\*/`` a comment and ``"[^\\n]*?"`
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+import threading
+from collections import OrderedDict
 from typing import Any
 
 from lark import Token, Tree
@@ -24,6 +25,7 @@ from vllm_guided.frontends import regular
 from vllm_guided.frontends.lark_grammar.dialect import UNBOUNDED, Extension, PlainText, check_counts
 from vllm_guided.frontends.lark_grammar.loader import LarkTree
 from vllm_guided.frontends.substring import substring_node
+from vllm_guided.frontends.wide import size
 from vllm_guided.grammar import ir
 
 MAX_PATTERN = 200_000
@@ -33,9 +35,44 @@ _BRACED = re.compile(r"((?:^|[^\\])(?:\\\\)*)\\u\{([0-9a-fA-F]{1,8})\}")
 _LAZY = re.compile(r"[*+?}]\?")
 
 
-@lru_cache(maxsize=2048)
+class _Kept:
+    """Small regexps met before, the last used ones: nodes a request made large are not kept."""
+
+    def __init__(self, entries: int = 1024, largest: int = 2_000) -> None:
+        self.entries = entries
+        self.largest = largest
+        self.nodes: OrderedDict[str, ir.Node] = OrderedDict()
+        self.lock = threading.Lock()
+
+    def get(self, pattern: str) -> ir.Node | None:
+        with self.lock:
+            node = self.nodes.get(pattern)
+            if node is not None:
+                self.nodes.move_to_end(pattern)
+            return node
+
+    def put(self, pattern: str, node: ir.Node) -> None:
+        if len(pattern) + size(node) > self.largest:
+            return
+        with self.lock:
+            self.nodes[pattern] = node
+            while len(self.nodes) > self.entries:
+                self.nodes.popitem(last=False)
+
+
+_KEPT = _Kept()
+
+
 def regexp(pattern: str) -> ir.Node:
     """The language of a Python regexp; ECMA-262's and Rust's spellings are taken where Python has none."""
+    node = _KEPT.get(pattern)
+    if node is None:
+        node = _regexp(pattern)
+        _KEPT.put(pattern, node)
+    return node
+
+
+def _regexp(pattern: str) -> ir.Node:
     from vllm_guided.frontends.regex import regex_node
 
     try:

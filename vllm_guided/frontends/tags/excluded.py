@@ -64,7 +64,7 @@ def _applied(grammar: ir.Grammar, filter_: _Filter) -> ir.Grammar:
     return ir.Grammar(rules, grammar.start)
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=64)
 def _filtered(node: ir.Node, filter_: _Filter) -> ir.Node:
     if regular.is_regular(node):
         return _regular(node, filter_)

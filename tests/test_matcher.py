@@ -248,19 +248,39 @@ AMBIGUOUS = {
 
 
 @pytest.mark.parametrize("name", AMBIGUOUS)
-def test_ambiguity_stays_exact_and_quick(name: str, compiler: vg.GrammarCompiler) -> None:
-    """However often the same text can be read, the answers stay the reference's."""
+def test_ambiguity_is_exact_or_ends_with_an_error(name: str, compiler: vg.GrammarCompiler) -> None:
+    """However often the same text can be read, the answers are right, or the request ends with an error."""
     language = AMBIGUOUS[name]
-    try:
-        matcher = compiler.compile_grammar_ir(language).matcher()
-    except vg.ConstraintTooComplex:
-        return
+    matcher = compiler.compile_grammar_ir(language).matcher()
     recogniser = naive.Recogniser(language)
-    for _ in range(45):
+    for length in range(45):
+        try:
+            mask = allowed(matcher)
+        except vg.ConstraintTooComplex:
+            assert compiler.statistics()["overflowed"] > 0 and length > 10
+            return
         assert matcher.is_accepting() == recogniser.accepting()
-        assert (97 in allowed(matcher)) == recogniser.push(97)
+        assert recogniser.push(97) and mask >= {97}
         assert matcher.accept_tokens([97])
     assert compiler.statistics()["overflowed"] == 0
+
+
+def test_a_vocabulary_that_cannot_spell_the_rest() -> None:
+    """The row is empty and the request ends with an error; the rest of the batch is not concerned."""
+    words = vg.Vocabulary([b"a", b"b", None], stop_token_ids=[2])
+    compiler = vg.GrammarCompiler(words)
+    stuck, fine = compiler.compile_regex("ac|b").matcher(), compiler.compile_regex("aa").matcher()
+    bitmask = vg.allocate_token_bitmask(2, 3)
+    assert vg.fill_bitmask_batch([stuck, fine], bitmask) == []
+    assert bitmask[:, 0].tolist() == [3, 1]
+    assert vg.accept_tokens_batch([stuck, fine], [0, 0]) == [True, True]
+    assert vg.fill_bitmask_batch([stuck, fine], bitmask) == [0]
+    assert bitmask[:, 0].tolist() == [0, 1]
+    with pytest.raises(vg.ConstraintTooComplex, match="cannot spell"):
+        stuck.fill_bitmask(bitmask, 1)
+    assert bitmask[1, 0] == 0
+    stuck.rollback(1)
+    assert vg.fill_bitmask_batch([stuck, fine], bitmask) == []
 
 
 def test_compile_and_match_in_many_threads(compiler: vg.GrammarCompiler) -> None:

@@ -75,7 +75,7 @@ def _moves(low, high, pool, offsets, labels, targets, interval_of, productive, p
     """All labelled moves of the set ``pool[low:high]`` as ``label << 32 | target``, byte ranges cut into
     intervals. With no room in ``pairs`` they are only counted.
     """
-    count = 0
+    count = np.int64(0)
     for i in range(low, high):
         state = pool[i]
         if state < 0:

@@ -9,8 +9,9 @@ trie_*      the token trie in preorder (``vocab/trie.py``)
 token_*     bytes of each token
 edge/call/tok_*  moves of automaton states, by state; state ids below ``VIRTUAL`` are real
 counter_*   counted repetitions; state ``VIRTUAL + n`` is "counter c has counted n - base[c]"
-stack_*     persistent stacks: (state to return to, stack below), hash-consed
-config_*    configurations: sorted sets of (state, stack), with flags, closed under calls and returns
+stack_*     sets of stacks: (state to return to, set of stacks below) by state, hash-consed
+union_*     unions of sets of stacks met so far
+config_*    configurations: (state, set of stacks) by state, with flags, closed under calls and returns
 map_*       byte-class maps, shared by configurations; ``next`` holds their transitions by class
 tier1_*     masks per automaton state with an unknown stack below (DESIGN.md, "Two tiers of masks")
 suffix_*    small tries of what is left of a token when it leaves the frame
@@ -32,18 +33,21 @@ from vllm_guided.numba_setup import jit
 
 #: State ids from here on stand for a counter and its count.
 VIRTUAL = 1 << 30
-#: Stack ids: nothing below, and "whatever was below when this walk began".
+#: Sets of stacks: the empty stack alone, and "whatever was below when this walk began".
 BOTTOM = 0
 UNKNOWN = 1
 #: Configuration ids: no continuation, and ended by a stop token.
 DEAD = 0
 TERMINATED = 1
-#: Configuration flags.
+#: Flags of configurations (the output may end; the frame may be left) and of sets of stacks (the empty
+#: stack, or the unknown one, is a member).
 FINAL = 1
 ESCAPE = 2
-#: A configuration may hold this many (state, stack) pairs. What goes beyond is not followed, which
-#: is counted in ``overflowed``: the mask is still sound, and a request that dies of it is told why.
-ITEM_LIMIT = 1 << 12
+#: Limits of an ambiguous grammar: states of a configuration, and depth of stacks that are united. What
+#: goes beyond is not followed, which is counted in ``overflowed``: the mask is still sound, and a
+#: request that dies of it is told why.
+ITEM_LIMIT = 1 << 14
+UNION_DEPTH = 1 << 12
 
 _ints = types.int32[::1]
 _bytes = types.uint8[::1]
@@ -58,7 +62,8 @@ ARRAY_FIELDS: dict[str, types.Type] = {
     "state_map": _ints,
     "set_offsets": _ints, "set_tokens": _ints,
     "counter_base": _ints, "counter_minimum": _ints, "counter_maximum": _ints, "counter_body": _ints,
-    "stack_state": _ints, "stack_parent": _ints, "stack_table": _ints,
+    "stack_offsets": _ints, "stack_state": _ints, "stack_below": _ints, "stack_flags": _bytes,
+    "stack_table": _ints, "union_key": types.int64[::1], "union_value": _ints, "one_key": types.int64[::1],
     "config_offsets": _ints, "item_state": _ints, "item_stack": _ints, "config_flags": _bytes,
     "config_map": _ints, "config_row": _ints, "config_mask": _ints, "config_tier1": _ints,
     "config_table": _ints,
@@ -70,16 +75,16 @@ ARRAY_FIELDS: dict[str, types.Type] = {
     "mask_offsets": _ints, "mask_pairs": _ints, "mask_row": _ints, "mask_ids": _ints,
     "mask_id_count": _ints, "mask_any": _bytes, "mask_table": _ints,
     "ids": _ints, "rows": _ints,
-    "work_state": _ints, "work_stack": _ints, "work_key": types.int64[::1],
-    "seen_key": types.int64[::1], "seen_mark": _ints,
+    "work_state": _ints, "work_stack": _ints, "work_key": types.int64[::1], "work_pending": _bytes,
+    "work_queue": _ints, "seen_state": _ints, "seen_place": _ints, "seen_mark": _ints,
     "scratch_row": _ints, "path": _ints, "path_byte": _bytes,
 }  # fmt: skip
 
 COUNT_FIELDS = (
     "words", "longest_token", "state_count", "edge_count", "call_count", "tok_count", "set_count", "set_size",
-    "counter_count", "virtual_count", "stack_count", "config_count", "item_count", "map_count", "next_count",
-    "tier1_count", "suffix_count", "mask_count", "mask_pair_count", "id_count", "row_count", "mark",
-    "work_count", "overflowed",
+    "counter_count", "stack_count", "stack_size", "union_count", "config_count", "map_count", "next_count",
+    "tier1_count", "suffix_count", "mask_count", "id_count", "row_count", "mark", "work_count",
+    "queue_count", "overflowed",
 )  # fmt: skip
 
 
@@ -163,10 +168,17 @@ def new_arena(
     arena.counter_minimum = np.empty(16, np.int32)
     arena.counter_maximum = np.empty(16, np.int32)
     arena.counter_body = np.empty(16, np.int32)
+    arena.stack_offsets = np.zeros(1025, np.int32)
     arena.stack_state = np.zeros(1024, np.int32)
-    arena.stack_parent = np.zeros(1024, np.int32)
+    arena.stack_below = np.zeros(1024, np.int32)
+    arena.stack_flags = np.zeros(1024, np.uint8)
+    arena.stack_flags[BOTTOM] = FINAL
+    arena.stack_flags[UNKNOWN] = ESCAPE
     arena.stack_table = np.full(4096, -1, np.int32)
     arena.stack_count = 2
+    arena.union_key = np.full(1024, -1, np.int64)
+    arena.union_value = np.empty(1024, np.int32)
+    arena.one_key = np.empty(1, np.int64)
     arena.config_offsets = np.zeros(1025, np.int32)
     arena.item_state = np.empty(2048, np.int32)
     arena.item_stack = np.empty(2048, np.int32)
@@ -203,7 +215,10 @@ def new_arena(
     arena.work_state = np.empty(256, np.int32)
     arena.work_stack = np.empty(256, np.int32)
     arena.work_key = np.empty(256, np.int64)
-    arena.seen_key = np.empty(1024, np.int64)
+    arena.work_pending = np.empty(256, np.uint8)
+    arena.work_queue = np.empty(1024, np.int32)
+    arena.seen_state = np.empty(1024, np.int32)
+    arena.seen_place = np.empty(1024, np.int32)
     arena.seen_mark = np.zeros(1024, np.int32)
     arena.scratch_row = np.zeros(words, np.int32)
     arena.path = np.zeros(longest_token + 3, np.int32)
@@ -222,8 +237,10 @@ def sizes(arena):
         + arena.state_map.size * 5
         + arena.set_tokens.size * 4
         + arena.counter_base.size * 16
+        + arena.stack_offsets.size * 5
         + arena.stack_state.size * 8
         + arena.stack_table.size * 4
+        + arena.union_key.size * 12
         + arena.config_offsets.size * 21
         + arena.item_state.size * 8
         + arena.config_table.size * 4
@@ -235,8 +252,9 @@ def sizes(arena):
         + arena.mask_pairs.size * 4
         + arena.ids.size * 4
         + arena.rows.size * 4
-        + arena.work_state.size * 8
-        + arena.seen_key.size * 12
+        + arena.work_state.size * 17
+        + arena.work_queue.size * 4
+        + arena.seen_state.size * 12
     )
     out = np.empty(8, np.int64)
     out[0] = held

@@ -1,10 +1,10 @@
 """Configurations: what a request may be in the middle of, as one interned integer.
 
 A configuration is the set of all (state, stack) pairs the output so far can have led to, closed under
-calls (push the return state, enter the rule) and returns (the state accepts: pop), reduced to pairs
-that can consume a byte or a token. Stacks are hash-consed, so a configuration is a short list of
-integers, and equal ones are one. Transitions are memoised per byte class as they are met: the lazy
-subset construction of Thompson's matcher, here for a pushdown automaton.
+calls (push the return state, enter the rule) and returns (the state accepts: pop), reduced to states
+that can consume a byte or a token. It is kept by state, each with its set of stacks (``stacks.py``), so
+it is a short list of integers, and equal ones are one. Transitions are memoised per byte class as they
+are met: the lazy subset construction of Thompson's matcher, here for a pushdown automaton.
 """
 
 # Compiled functions have numba signatures instead of annotations.
@@ -17,82 +17,18 @@ from numba import types
 
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import (
-    BOTTOM,
     DEAD,
-    ESCAPE,
-    FINAL,
     ITEM_LIMIT,
-    UNKNOWN,
     VIRTUAL,
     arena_type,
     fill_with,
     with_room,
 )
+from vllm_guided.runtime.stacks import hashed, mixed, push, sort_keys, union
 
 _int = types.int64
 _ints = types.int32[::1]
 _bytes = types.uint8[::1]
-
-
-@jit(types.uint64(types.int64, types.int64))
-def mixed(a, b):
-    """A hash of two integers (the finaliser of SplitMix64)."""
-    x = (np.uint64(a) * np.uint64(0x9E3779B97F4A7C15)) ^ (np.uint64(b) * np.uint64(0xC2B2AE3D27D4EB4F))
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-@jit(types.void(types.int64[::1], _int))
-def sort_keys(keys, count):
-    """Sort ``keys[:count]`` in place (Shell's sort with gaps of ratio 9/4; most sets have a handful)."""
-    gap = 1
-    while 9 * gap < 4 * count:
-        gap = (9 * gap) // 4 + 1
-    while gap > 0:
-        for i in range(gap, count):
-            key = keys[i]
-            j = i - gap
-            while j >= 0 and keys[j] > key:
-                keys[j + gap] = keys[j]
-                j -= gap
-            keys[j + gap] = key
-        gap = 0 if gap == 1 else max(1, (4 * gap) // 9)
-
-
-@jit(_int(arena_type, _int, _int))
-def push(arena, state, parent):
-    """The stack with ``state`` on top of ``parent``."""
-    table = arena.stack_table
-    states = arena.stack_state
-    parents = arena.stack_parent
-    size = np.uint64(table.size - 1)
-    slot = np.int64(mixed(state, parent) & size)
-    while table[slot] >= 0:
-        found = table[slot]
-        if states[found] == state and parents[found] == parent:
-            return np.int64(found)
-        slot = (slot + 1) & np.int64(size)
-    made = arena.stack_count
-    if made == states.size:
-        states = with_room(states, made + 1)
-        arena.stack_state = states
-        parents = with_room(parents, made + 1)
-        arena.stack_parent = parents
-    states[made] = state
-    parents[made] = parent
-    table[slot] = made
-    arena.stack_count = made + 1
-    if 2 * (made + 1) > table.size:
-        grown = np.full(2 * table.size, -1, np.int32)
-        size = np.uint64(grown.size - 1)
-        for k in range(2, made + 1):
-            slot = np.int64(mixed(states[k], parents[k]) & size)
-            while grown[slot] >= 0:
-                slot = (slot + 1) & np.int64(size)
-            grown[slot] = k
-        arena.stack_table = grown
-    return np.int64(made)
 
 
 @jit(_int(arena_type, _int))
@@ -113,23 +49,39 @@ def counter_of(arena, state):
 def begin(arena):
     """Start collecting pairs for a new configuration."""
     arena.work_count = 0
+    arena.queue_count = 0
     arena.mark += 1
     if arena.mark > 2_000_000_000:
         fill_with(arena.seen_mark, 0, arena.seen_mark.size, 0)
         arena.mark = 1
 
 
+@jit(types.void(arena_type, _int))
+def _enqueue(arena, place):
+    if arena.queue_count == arena.work_queue.size:
+        arena.work_queue = with_room(arena.work_queue, arena.queue_count + 1)
+    arena.work_queue[arena.queue_count] = place
+    arena.queue_count += 1
+    arena.work_pending[place] = 1
+
+
 @jit(types.void(arena_type, _int, _int))
 def add(arena, state, stack):
-    """Add a pair to the configuration being collected, once."""
-    keys = arena.seen_key
+    """Add a state on a set of stacks to the configuration being collected."""
+    states = arena.seen_state
     marks = arena.seen_mark
     mark = arena.mark
-    size = np.uint64(keys.size - 1)
-    key = (state << 32) | stack
-    slot = np.int64(mixed(state, stack) & size)
+    size = np.uint64(states.size - 1)
+    slot = np.int64(mixed(state, np.int64(0)) & size)
     while marks[slot] == mark:
-        if keys[slot] == key:
+        if states[slot] == state:
+            place = np.int64(arena.seen_place[slot])
+            before = np.int64(arena.work_stack[place])
+            after = union(arena, before, stack, 0)
+            if after != before:
+                arena.work_stack[place] = after
+                if not arena.work_pending[place]:
+                    _enqueue(arena, place)
             return
         slot = (slot + 1) & np.int64(size)
     count = arena.work_count
@@ -140,34 +92,37 @@ def add(arena, state, stack):
         arena.work_state = with_room(arena.work_state, count + 1)
         arena.work_stack = with_room(arena.work_stack, count + 1)
         arena.work_key = with_room(arena.work_key, count + 1)
+        arena.work_pending = with_room(arena.work_pending, count + 1)
     arena.work_state[count] = state
     arena.work_stack[count] = stack
     arena.work_count = count + 1
-    keys[slot] = key
+    _enqueue(arena, count)
+    states[slot] = state
+    arena.seen_place[slot] = count
     marks[slot] = mark
-    if 2 * (count + 1) > keys.size:
-        keys = np.empty(4 * arena.seen_key.size, np.int64)
-        marks = np.zeros(keys.size, np.int32)
-        size = np.uint64(keys.size - 1)
+    if 2 * (count + 1) > states.size:
+        states = np.empty(4 * states.size, np.int32)
+        places = np.empty(states.size, np.int32)
+        marks = np.zeros(states.size, np.int32)
+        size = np.uint64(states.size - 1)
         for k in range(count + 1):
-            slot = np.int64(mixed(np.int64(arena.work_state[k]), np.int64(arena.work_stack[k])) & size)
+            slot = np.int64(mixed(np.int64(arena.work_state[k]), np.int64(0)) & size)
             while marks[slot] == mark:
                 slot = (slot + 1) & np.int64(size)
-            keys[slot] = (np.int64(arena.work_state[k]) << 32) | np.int64(arena.work_stack[k])
+            states[slot] = arena.work_state[k]
+            places[slot] = k
             marks[slot] = mark
-        arena.seen_key = keys
+        arena.seen_state = states
+        arena.seen_place = places
         arena.seen_mark = marks
 
 
 @jit(_int(arena_type, _int))
 def return_to(arena, stack):
-    """Leave the frame: add what is on top of ``stack``; the flags this sets."""
-    if stack == BOTTOM:
-        return FINAL
-    if stack == UNKNOWN:
-        return ESCAPE
-    add(arena, np.int64(arena.stack_state[stack]), np.int64(arena.stack_parent[stack]))
-    return 0
+    """Leave the frame: add what is on top of the stacks; the flags this sets."""
+    for k in range(arena.stack_offsets[stack], arena.stack_offsets[stack + 1]):
+        add(arena, np.int64(arena.stack_state[k]), np.int64(arena.stack_below[k]))
+    return np.int64(arena.stack_flags[stack])
 
 
 @jit(_int(arena_type))
@@ -175,10 +130,12 @@ def _close(arena):
     """Close the collected pairs under calls and returns; the flags."""
     flags = np.int64(0)
     head = 0
-    while head < arena.work_count:
-        state = np.int64(arena.work_state[head])
-        stack = np.int64(arena.work_stack[head])
+    while head < arena.queue_count:
+        place = arena.work_queue[head]
         head += 1
+        arena.work_pending[place] = 0
+        state = np.int64(arena.work_state[place])
+        stack = np.int64(arena.work_stack[place])
         if state >= VIRTUAL:
             counter = counter_of(arena, state)
             base = np.int64(arena.counter_base[counter])
@@ -241,9 +198,7 @@ def intern(arena, flags):
     if count == 0 and flags == 0:
         return DEAD
     sort_keys(keys, count)
-    code = mixed(np.int64(flags), np.int64(count))
-    for k in range(count):
-        code = mixed(np.int64(code >> np.uint64(1)), keys[k])
+    code = hashed(keys, count, flags)
     table = arena.config_table
     size = np.uint64(table.size - 1)
     slot = np.int64(code & size)

@@ -25,7 +25,8 @@ from vllm_guided.runtime.arena import (
     fill_with,
     with_room,
 )
-from vllm_guided.runtime.configurations import begin, finish, mixed, return_to, sort_keys, step
+from vllm_guided.runtime.configurations import begin, finish, return_to, step
+from vllm_guided.runtime.stacks import hashed, mixed, sort_keys
 from vllm_guided.runtime.tier1 import new_row, rebased, tier1
 
 _int = types.int64
@@ -206,25 +207,30 @@ def mask_of(arena, config):
         return number
     low = np.int64(arena.config_offsets[config])
     count = np.int64(arena.config_offsets[config + 1]) - low
+    most = np.int64(0)
+    for k in range(low, low + count):
+        stack = np.int64(arena.item_stack[k])
+        most += np.int64(arena.stack_offsets[stack + 1] - arena.stack_offsets[stack]) + 1
+    split = np.empty((most, 2), np.int64)
+    found_pairs = np.int64(0)
+    for k in range(low, low + count):
+        found_pairs = rebased(
+            arena, np.int64(arena.item_state[k]), np.int64(arena.item_stack[k]), split, found_pairs
+        )
+    count = found_pairs
     pairs = np.empty(count, np.int64)
     for k in range(count):
-        state = np.int64(arena.item_state[low + k])
-        stack = np.int64(arena.item_stack[low + k])
-        over_unknown, below = rebased(arena, state, stack)
-        record = tier1(arena, over_unknown)
-        if arena.tier1_suffix_count[record] == 0:
-            # Nothing of this mask depends on the stack: let all stacks share it.
-            below = np.int64(BOTTOM)
-        pairs[k] = (record << 32) | below
+        record = tier1(arena, split[k, 0])
+        # Where nothing of the mask depends on the stack, all stacks share it.
+        below = split[k, 1] if arena.tier1_suffix_count[record] > 0 else np.int64(BOTTOM)
+        pairs[k] = record << 32 | below
     sort_keys(pairs, count)
     unique = 0
     for k in range(count):
         if k == 0 or pairs[k] != pairs[k - 1]:
             pairs[unique] = pairs[k]
             unique += 1
-    code = mixed(np.int64(7), np.int64(unique))
-    for k in range(unique):
-        code = mixed(np.int64(code >> np.uint64(1)), pairs[k])
+    code = hashed(pairs, unique, np.int64(7))
     table = arena.mask_table
     size = np.uint64(table.size - 1)
     slot = np.int64(code & size)

@@ -30,7 +30,8 @@ from vllm_guided.runtime.arena import (
     fill_with,
     with_room,
 )
-from vllm_guided.runtime.configurations import add, begin, counter_of, expand, intern, push, step
+from vllm_guided.runtime.configurations import add, begin, counter_of, expand, intern, step
+from vllm_guided.runtime.stacks import intern_stack, push
 
 _int = types.int64
 _ints = types.int32[::1]
@@ -59,23 +60,58 @@ def representative(arena, state):
     return base if least - count > reach else state
 
 
-@jit(types.UniTuple(_int, 2)(arena_type, _int, _int))
-def rebased(arena, state, stack):
-    """The configuration of ``state`` over an unknown stack, and the real stack below that."""
-    taken = 0
-    below = stack
-    while taken < COUNTERS_TAKEN and below > 1 and arena.stack_state[below] >= VIRTUAL:
-        below = np.int64(arena.stack_parent[below])
-        taken += 1
-    base = np.int64(UNKNOWN)
-    for position in range(taken - 1, -1, -1):
-        place = stack
-        for _ in range(position):
-            place = np.int64(arena.stack_parent[place])
-        base = push(arena, representative(arena, np.int64(arena.stack_state[place])), base)
+@jit(_int(arena_type, _int, _int))
+def _over(arena, state, base):
+    """The configuration of ``state`` alone on the stacks of ``base``."""
     begin(arena)
     add(arena, state, base)
-    return intern(arena, 0), below
+    return intern(arena, 0)
+
+
+@jit(_int(arena_type, _int, _int, types.int64[:, ::1], _int))
+def rebased(arena, state, stack, pairs, count):
+    """Split ``state`` on ``stack`` into what tier 1 may know and the real stacks below that.
+
+    Each pair appended to ``pairs`` from ``count`` on is a configuration over the unknown stack, and the
+    set of stacks that the unknown one stands for. Together they are the same as ``state`` on ``stack``.
+
+    Returns the new count.
+    """
+    low = np.int64(arena.stack_offsets[stack])
+    high = np.int64(arena.stack_offsets[stack + 1])
+    keys = np.empty(high - low, np.int64)
+    plain = 0
+    for k in range(low, high):
+        top = np.int64(arena.stack_state[k])
+        below = np.int64(arena.stack_below[k])
+        if top < VIRTUAL:
+            keys[plain] = top << 32 | below
+            plain += 1
+            continue
+        # Counters directly inside counters: taken along while each has one stack below it.
+        taken = 1
+        tops = np.empty(COUNTERS_TAKEN, np.int64)
+        tops[0] = top
+        while taken < COUNTERS_TAKEN:
+            first = np.int64(arena.stack_offsets[below])
+            alone = arena.stack_offsets[below + 1] - first == 1 and arena.stack_flags[below] == 0
+            if not alone or arena.stack_state[first] < VIRTUAL:
+                break
+            tops[taken] = arena.stack_state[first]
+            below = np.int64(arena.stack_below[first])
+            taken += 1
+        base = np.int64(UNKNOWN)
+        for position in range(taken - 1, -1, -1):
+            base = push(arena, representative(arena, tops[position]), base)
+        pairs[count, 0] = _over(arena, state, base)
+        pairs[count, 1] = below
+        count += 1
+    flags = np.int64(arena.stack_flags[stack])
+    if plain > 0 or flags != 0:
+        pairs[count, 0] = _over(arena, state, np.int64(UNKNOWN))
+        pairs[count, 1] = stack if plain == high - low else intern_stack(arena, keys, plain, flags)
+        count += 1
+    return count
 
 
 @jit(_int(

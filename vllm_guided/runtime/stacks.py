@@ -1,0 +1,192 @@
+"""Sets of stacks, as one interned integer each.
+
+All stacks that a state of a configuration may stand on are kept as one set: a list, by state, of the
+states on top, each with the set of stacks below it, and whether the empty stack is a member. That is
+the set's trie of stacks, deterministic and hash-consed, so it is the minimal acyclic automaton of the
+set (Daciuk et al. 2000): equal sets are one number, and what ambiguity multiplies is shared. The
+graph-structured stack of generalised LR parsing (Tomita 1987) shares the same way, but by position
+in the input, so it could not be memoised between requests.
+"""
+
+# Compiled functions have numba signatures instead of annotations.
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from vllm_guided.numba_setup import jit
+from vllm_guided.runtime.arena import UNION_DEPTH, arena_type, with_room
+
+_int = types.int64
+_keys = types.int64[::1]
+
+
+@jit(types.uint64(types.int64, types.int64))
+def mixed(a, b):
+    """A hash of two integers (the finaliser of SplitMix64)."""
+    x = (np.uint64(a) * np.uint64(0x9E3779B97F4A7C15)) ^ (np.uint64(b) * np.uint64(0xC2B2AE3D27D4EB4F))
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@jit(types.void(types.int64[::1], _int))
+def sort_keys(keys, count):
+    """Sort ``keys[:count]`` in place (Shell's sort with gaps of ratio 9/4; most sets have a handful)."""
+    gap = 1
+    while 9 * gap < 4 * count:
+        gap = (9 * gap) // 4 + 1
+    while gap > 0:
+        for i in range(gap, count):
+            key = keys[i]
+            j = i - gap
+            while j >= 0 and keys[j] > key:
+                keys[j + gap] = keys[j]
+                j -= gap
+            keys[j + gap] = key
+        gap = 0 if gap == 1 else max(1, (4 * gap) // 9)
+
+
+@jit(types.uint64(_keys, _int, _int))
+def hashed(keys, count, flags):
+    """A hash of ``keys[:count]`` and ``flags``."""
+    code = mixed(flags, count)
+    for k in range(count):
+        code = mixed(np.int64(code >> np.uint64(1)), keys[k])
+    return code
+
+
+@jit(types.void(arena_type))
+def _rehash_stacks(arena):
+    table = np.full(2 * arena.stack_table.size, -1, np.int32)
+    size = np.uint64(table.size - 1)
+    for number in range(2, arena.stack_count):
+        low = np.int64(arena.stack_offsets[number])
+        count = np.int64(arena.stack_offsets[number + 1]) - low
+        keys = np.empty(count, np.int64)
+        for k in range(count):
+            keys[k] = np.int64(arena.stack_state[low + k]) << 32 | np.int64(arena.stack_below[low + k])
+        slot = np.int64(hashed(keys, count, np.int64(arena.stack_flags[number])) & size)
+        while table[slot] >= 0:
+            slot = (slot + 1) & np.int64(size)
+        table[slot] = number
+    arena.stack_table = table
+
+
+@jit(_int(arena_type, _keys, _int, _int))
+def intern_stack(arena, keys, count, flags):
+    """The set with the pairs ``keys[:count]`` (state << 32 | set below, ascending) and ``flags``."""
+    table = arena.stack_table
+    offsets = arena.stack_offsets
+    states = arena.stack_state
+    belows = arena.stack_below
+    size = np.uint64(table.size - 1)
+    slot = np.int64(hashed(keys, count, flags) & size)
+    while table[slot] >= 0:
+        found = np.int64(table[slot])
+        low = np.int64(offsets[found])
+        if offsets[found + 1] - low == count and arena.stack_flags[found] == flags:
+            k = 0
+            while k < count and np.int64(states[low + k]) << 32 | np.int64(belows[low + k]) == keys[k]:
+                k += 1
+            if k == count:
+                return found
+        slot = (slot + 1) & np.int64(size)
+    made = arena.stack_count
+    used = arena.stack_size
+    arena.stack_offsets = with_room(arena.stack_offsets, made + 2)
+    arena.stack_flags = with_room(arena.stack_flags, made + 1)
+    arena.stack_state = with_room(arena.stack_state, used + count)
+    arena.stack_below = with_room(arena.stack_below, used + count)
+    for k in range(count):
+        arena.stack_state[used + k] = keys[k] >> 32
+        arena.stack_below[used + k] = keys[k] & 0xFFFFFFFF
+    arena.stack_offsets[made + 1] = used + count
+    arena.stack_flags[made] = flags
+    arena.stack_size = used + count
+    arena.stack_count = made + 1
+    table[slot] = made
+    if 2 * (made + 1) > table.size:
+        _rehash_stacks(arena)
+    return made
+
+
+@jit(_int(arena_type, _int, _int))
+def push(arena, state, below):
+    """The set of the stacks of ``below`` with ``state`` on top."""
+    arena.one_key[0] = state << 32 | below
+    return intern_stack(arena, arena.one_key, 1, 0)
+
+
+@jit(types.void(arena_type, _int, _int))
+def _remember_union(arena, key, value):
+    if 2 * (arena.union_count + 1) > arena.union_key.size:
+        keys = np.full(2 * arena.union_key.size, -1, np.int64)
+        values = np.empty(keys.size, np.int32)
+        mask = np.int64(keys.size - 1)
+        for k in range(arena.union_key.size):
+            old = arena.union_key[k]
+            if old < 0:
+                continue
+            slot = np.int64(mixed(old, np.int64(0)) & np.uint64(mask))
+            while keys[slot] >= 0:
+                slot = (slot + 1) & mask
+            keys[slot] = old
+            values[slot] = arena.union_value[k]
+        arena.union_key = keys
+        arena.union_value = values
+    mask = np.int64(arena.union_key.size - 1)
+    slot = np.int64(mixed(key, np.int64(0)) & np.uint64(mask))
+    while arena.union_key[slot] >= 0:
+        if arena.union_key[slot] == key:
+            return
+        slot = (slot + 1) & mask
+    arena.union_key[slot] = key
+    arena.union_value[slot] = value
+    arena.union_count += 1
+
+
+@jit(_int(arena_type, _int, _int, _int))
+def union(arena, one, other, depth):
+    """The union of two sets of stacks; ``depth`` is 0 at the outermost call."""
+    if one == other:
+        return one
+    if one > other:
+        one, other = other, one
+    key = one << 32 | other
+    mask = np.int64(arena.union_key.size - 1)
+    slot = np.int64(mixed(key, np.int64(0)) & np.uint64(mask))
+    while arena.union_key[slot] >= 0:
+        if arena.union_key[slot] == key:
+            return np.int64(arena.union_value[slot])
+        slot = (slot + 1) & mask
+    if depth >= UNION_DEPTH:
+        arena.overflowed += 1
+        return one
+    i = np.int64(arena.stack_offsets[one])
+    j = np.int64(arena.stack_offsets[other])
+    i_past = np.int64(arena.stack_offsets[one + 1])
+    j_past = np.int64(arena.stack_offsets[other + 1])
+    keys = np.empty(i_past - i + j_past - j, np.int64)
+    count = 0
+    while i < i_past or j < j_past:
+        left = np.int64(arena.stack_state[i]) if i < i_past else np.int64(1) << 32
+        right = np.int64(arena.stack_state[j]) if j < j_past else np.int64(1) << 32
+        if left == right:
+            below = union(arena, np.int64(arena.stack_below[i]), np.int64(arena.stack_below[j]), depth + 1)
+        elif left < right:
+            below = np.int64(arena.stack_below[i])
+        else:
+            below = np.int64(arena.stack_below[j])
+        keys[count] = min(left, right) << 32 | below
+        count += 1
+        if left <= right:
+            i += 1
+        if right <= left:
+            j += 1
+    flags = np.int64(arena.stack_flags[one]) | np.int64(arena.stack_flags[other])
+    made = intern_stack(arena, keys, count, flags)
+    _remember_union(arena, key, made)
+    return made

@@ -53,13 +53,22 @@ def test_wider_automata_hold_the_format(name):
     assert formats.wider_automaton(name).includes(formats.automaton(name))
 
 
-@pytest.mark.parametrize("name", formats._SHORTER)
-def test_short_automata_say_the_same_of_short_strings(name):
-    short = formats.short_automaton(name).with_length(0, 9)
-    assert formats.automaton(name).includes(short)
-    if name != "idn-email":
-        bracketed = formats.CharDfa.from_pattern(r"^[^\[\]]*$", dialect="ecma", search=True)
-        assert short.includes(formats.automaton(name).with_length(0, 9).intersection(bracketed))
+@pytest.mark.parametrize("name", formats._SMALL)
+def test_small_automata_stay_inside_the_format(name):
+    small, limit = formats.small_automaton(name), formats.small_limit(name)
+    if limit is None:
+        assert formats.automaton(name).includes(small)
+    else:
+        assert formats.automaton(name).includes(small.with_length(0, 9))
+    assert len(small.rows) < 40
+
+
+def test_formats_with_a_length():
+    for name, value in (("uri", "http://example.com/" + "a" * 100), ("email", "someone@example.org")):
+        grammar = json_schema_grammar({"type": "string", "format": name, "maxLength": 255})
+        assert prefixes.accepts(grammar, json.dumps(value).encode())
+        assert not prefixes.accepts(grammar, b'"some one"')
+        assert not prefixes.accepts(grammar, json.dumps(value + "a" * 255).encode())
 
 
 def test_formats_bind_only_strings_and_unknown_ones_are_annotations():

@@ -84,14 +84,18 @@ _WIDE = r"[\u00a0-\ud7ff\uf900-\ufdcf\ufdf0-\uffef\u{10000}-\u{1fffd}\u{20000}-\
 _IDN_EMAIL = rf"({_EMAIL}|({_ATOM}|{_WIDE})+(\.({_ATOM}|{_WIDE})+)*@{_HOST})"
 
 
-def _reference(wide: str) -> tuple[str, str]:
-    """RFC 3986 (RFC 3987 with ``wide`` characters): the patterns of URI and of relative reference."""
+def _reference(wide: str, literals: bool = True) -> tuple[str, str]:
+    """RFC 3986 (RFC 3987 with ``wide`` characters): the patterns of URI and of relative reference.
+
+    Without ``literals``, no address in brackets.
+    """
     plain = rf"[A-Za-z0-9._~!$&'()*+,;=-]{wide}"
     escape = "%[0-9A-Fa-f]{2}"
     user = rf"({plain}|{escape}|:)*"
     name = rf"({plain}|{escape})*"
     future = r"[Vv][0-9A-Fa-f]+\.[A-Za-z0-9._~!$&'()*+,;=:-]+"
-    authority = rf"({user}@)?(\[({_IPV6}|{future})\]|{name})(:\d*)?"
+    host = rf"(\[({_IPV6}|{future})\]|{name})" if literals else name
+    authority = rf"({user}@)?{host}(:\d*)?"
     character = rf"({plain}|{escape}|[:@])"
     private = r"|[\ue000-\uf8ff\u{f0000}-\u{ffffd}]" if wide else ""
     no_colon = rf"({plain}|{escape}|@)"
@@ -169,27 +173,33 @@ def is_one_pattern(name: str) -> bool:
     return name in _PATTERNS
 
 
+# Smaller automata, for formats that have to be counted through (a length, or another condition with one).
 SHORT = 63
 """Up to so many characters no label of a host can be too long, and a small automaton says all."""
 _SHORT_LABEL = _label(None)
 _SHORT_HOST = rf"{_SHORT_LABEL}(\.{_SHORT_LABEL})*"
-_SHORTER = {
-    "hostname": _SHORT_HOST,
-    "idn-hostname": _SHORT_HOST,
-    "email": rf"{_LOCAL}@{_SHORT_HOST}",
-    "idn-email": rf"({_ATOM}|{_WIDE})+(\.({_ATOM}|{_WIDE})+)*@{_SHORT_HOST}",
+_SMALL: dict[str, tuple[str, int | None]] = {
+    "hostname": (_SHORT_HOST, SHORT),
+    "idn-hostname": (_SHORT_HOST, SHORT),
+    "email": (rf"{_LOCAL}@{_SHORT_HOST}", SHORT),
+    "idn-email": (rf"({_ATOM}|{_WIDE})+(\.({_ATOM}|{_WIDE})+)*@{_SHORT_HOST}", SHORT),
+    "uri": (_reference("", False)[0], None),
+    "uri-reference": ("({}|{})".format(*_reference("", False)), None),
+    "iri": (_reference(rf"|{_WIDE}", False)[0], None),
+    "iri-reference": ("({}|{})".format(*_reference(rf"|{_WIDE}", False)), None),
 }
+"""Patterns with small automata, and up to which length all they match is of the format (``None``: any)."""
 
 
-def has_short(name: str) -> bool:
-    """Whether strings of at most :data:`SHORT` characters have a smaller automaton."""
-    return name in _SHORTER
+def small_limit(name: str) -> int | None:
+    """The longest string of :func:`small_automaton` to go by; -1 where there is none."""
+    return _SMALL[name][1] if name in _SMALL else -1
 
 
-@lru_cache(maxsize=8)
-def short_automaton(name: str) -> CharDfa:
-    """The format's strings of at most :data:`SHORT` characters, and longer ones that do not matter."""
-    return CharDfa.from_pattern(f"^({_SHORTER[name]})$", dialect="ecma", search=True)
+@lru_cache(maxsize=16)
+def small_automaton(name: str) -> CharDfa:
+    """Strings of the format up to :func:`small_limit`, and longer ones that do not matter."""
+    return CharDfa.from_pattern(f"^({_SMALL[name][0]})$", dialect="ecma", search=True)
 
 
 _WIDER = {

@@ -58,7 +58,7 @@ COUNTED_REMAINDERS = 128
 MAX_STRING_STATES = 9_000
 """States of one string automaton after a length is multiplied into a pattern."""
 
-LENGTH_STATES = 2_000
+LENGTH_STATES = 4_000
 """Pattern with a length: unrolled as long as states stay under this, else the longest are left out."""
 
 SPELLED_EDGES = 400

@@ -8,12 +8,12 @@ repeated class, and is multiplied into the automaton otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from vllm_guided.errors import ConstraintTooComplex
 from vllm_guided.frontends.json_schema import formats, limits, spelling
-from vllm_guided.frontends.json_schema.strings import Strings, short_automaton, unbounded_automaton
+from vllm_guided.frontends.json_schema.strings import Strings, small_automaton, unbounded_automaton
 from vllm_guided.frontends.regex import CharDfa, regex_node
 from vllm_guided.grammar import ir
 
@@ -55,16 +55,17 @@ def string_node(strings: Strings, plain: bool = False) -> ir.Node:
         if kind == "format" and formats.is_one_pattern(str(value)):
             pattern = formats.pattern(str(value))
             return quoted(regex_node(pattern, dialect="ecma", search=True, encode=_usual_spelling))
-    automaton = None
-    if strings.maximum is not None and strings.minimum <= formats.SHORT:
-        automaton = short_automaton(strings)
-    if automaton is not None:
-        strings = strings._replace(maximum=min(strings.maximum or 0, formats.SHORT))
-    else:
+    automaton, minimum, maximum = None, strings.minimum, strings.maximum
+    if maximum is not None:
+        small = small_automaton(strings)
+        if small is not None and (small[1] is None or minimum <= small[1]):
+            automaton = small[0]
+            maximum = maximum if small[1] is None else min(maximum, small[1])
+    if automaton is None:
         automaton = unbounded_automaton(strings)
     if any(kind == "format" for kind, _ in strings.positive):
         plain = True
-    return quoted(_with_length(automaton, strings.minimum, strings.maximum, plain))
+    return quoted(_with_length(automaton, minimum, maximum, plain))
 
 
 def united_node(sets: list[Strings]) -> ir.Node:
@@ -99,20 +100,48 @@ def _with_length(automaton: CharDfa, minimum: int, maximum: int | None, plain: b
     if counted is not None:
         return counted
     states = len(automaton.rows)
-    most = min(max(limits.LENGTH_STATES // states, 64), limits.MAX_STRING_STATES // states)
     if minimum * states > limits.MAX_STRING_STATES:
         raise ConstraintTooComplex(
             f"minLength {minimum} together with the pattern needs too large an automaton; "
             "write the length into the pattern or lower it"
         )
     if maximum is not None:
+        most = min(max(limits.LENGTH_STATES // states, 64), limits.MAX_STRING_STATES // states)
         maximum = min(maximum, max(most, minimum))
-    return automaton_node(automaton.with_length(minimum, maximum), plain)
+    return _unrolled(automaton, minimum, maximum, plain)
 
 
-def _counted_tail(automaton: CharDfa, minimum: int, maximum: int | None, plain: bool) -> ir.Node | None:
-    """Where nothing but a state's only, last loop repeats: a graph by length whose loops are counters."""
-    members = automaton.partition.members()
+def _unrolled(automaton: CharDfa, minimum: int, maximum: int | None, plain: bool) -> ir.Node:
+    """The automaton with the length so far in its states (up to the minimum, if there is no maximum)."""
+    outgoing, members = _outgoing(automaton), automaton.partition.members()
+    to_accept = _distances(automaton, outgoing)
+    encode = _usual_spelling if plain or maximum is None or maximum > 32 else _every_spelling
+    labels: dict[tuple[int, ...], ir.Node] = {}
+    nodes: dict[tuple[int, int], int] = {(0, 0): 0}
+    queue = [(0, 0)]
+    edges: list[tuple[int, ir.Node, int]] = []
+    accepting: set[int] = set()
+    for state, length in queue:  # grows while it is read
+        here = nodes[(state, length)]
+        if length >= minimum and state in automaton.accepting:
+            accepting.add(here)
+        after = length + 1 if maximum is not None else min(length + 1, minimum)
+        for target, classes in outgoing[state].items():
+            distance = to_accept.get(target)
+            if distance is None or (maximum is not None and after + distance > maximum):
+                continue
+            key = tuple(classes)
+            if key not in labels:
+                labels[key] = _label(members, classes, encode)
+            if (target, after) not in nodes:
+                nodes[(target, after)] = len(nodes)
+                queue.append((target, after))
+            edges.append((here, labels[key], nodes[(target, after)]))
+    return ir.Graph(tuple(edges), frozenset(accepting)) if accepting else ir.NOTHING
+
+
+def _outgoing(automaton: CharDfa) -> list[dict[int, list[int]]]:
+    """For each state, the classes by target."""
     outgoing: list[dict[int, list[int]]] = []
     for row in automaton.rows:
         targets: dict[int, list[int]] = {}
@@ -120,14 +149,37 @@ def _counted_tail(automaton: CharDfa, minimum: int, maximum: int | None, plain: 
             if target >= 0:
                 targets.setdefault(target, []).append(label)
         outgoing.append(targets)
+    return outgoing
+
+
+def _distances(automaton: CharDfa, outgoing: list[dict[int, list[int]]]) -> dict[int, int]:
+    """How many characters each state is away from acceptance."""
+    incoming: dict[int, list[int]] = {}
+    for state, targets in enumerate(outgoing):
+        for target in targets:
+            incoming.setdefault(target, []).append(state)
+    found = dict.fromkeys(automaton.accepting, 0)
+    queue = list(found)
+    for state in queue:  # grows while it is read
+        for source in incoming.get(state, ()):
+            if source not in found:
+                found[source] = found[state] + 1
+                queue.append(source)
+    return found
+
+
+def _label(members: Sequence[Iterable[tuple[int, int]]], classes: list[int], encode: Encoder) -> ir.Node:
+    found = ir.char_set(span for label in classes for span in members[label])
+    return encode(found.ranges) if isinstance(found, ir.CharSet) else ir.NOTHING
+
+
+def _counted_tail(automaton: CharDfa, minimum: int, maximum: int | None, plain: bool) -> ir.Node | None:
+    """Where nothing but a state's only, last loop repeats: a graph by length whose loops are counters."""
+    members, outgoing = automaton.partition.members(), _outgoing(automaton)
     order = _order_without_loops(outgoing)
     if order is None:
         return None
     encode = _usual_spelling if plain else _every_spelling
-
-    def label_node(labels: list[int]) -> ir.Node:
-        found = ir.char_set(span for label in labels for span in members[label])
-        return encode(found.ranges) if isinstance(found, ir.CharSet) else ir.NOTHING
 
     nodes: dict[tuple[int, int], int] = {(0, 0): 0}
     queue = [(0, 0)]
@@ -141,8 +193,8 @@ def _counted_tail(automaton: CharDfa, minimum: int, maximum: int | None, plain: 
         if state in outgoing[state]:
             if state in automaton.accepting and (maximum is None or length <= maximum):
                 most = None if maximum is None else maximum - length
-                loop = ir.Repeat(label_node(outgoing[state][state]), max(minimum - length, 0), most)
-                edges.append((here, loop, end))
+                again = _label(members, outgoing[state][state], encode)
+                edges.append((here, ir.Repeat(again, max(minimum - length, 0), most), end))
             continue
         if fits and state in automaton.accepting:
             accepting.add(here)
@@ -153,7 +205,7 @@ def _counted_tail(automaton: CharDfa, minimum: int, maximum: int | None, plain: 
                 queue.append(key)
                 if len(nodes) > limits.LENGTH_STATES:
                     return None
-            edges.append((here, label_node(labels), nodes[key]))
+            edges.append((here, _label(members, labels, encode), nodes[key]))
     last = len(nodes)
     accepting.add(last)
     moved = [(source, label, last if target == end else target) for source, label, target in edges]

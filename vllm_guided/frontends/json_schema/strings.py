@@ -137,22 +137,24 @@ def unbounded_automaton(strings: Strings) -> CharDfa:
     return result
 
 
-def short_automaton(strings: Strings) -> CharDfa | None:
-    """As :func:`unbounded_automaton`, but right only up to ``formats.SHORT`` characters.
+def small_automaton(strings: Strings) -> tuple[CharDfa, int | None] | None:
+    """A smaller automaton inside :func:`unbounded_automaton`, and up to which length to go by it.
 
-    ``None`` where no format has a smaller automaton for those.
+    ``None`` where no format of the set has one.
     """
-    if not any(kind == "format" and formats.has_short(str(value)) for kind, value in strings.positive):
+    limits_of = [formats.small_limit(str(value)) for kind, value in strings.positive if kind == "format"]
+    if all(limit == -1 for limit in limits_of):
         return None
     result: CharDfa | None = None
     for atom in strings.positive:
-        short = atom[0] == "format" and formats.has_short(str(atom[1]))
-        other = formats.short_automaton(str(atom[1])) if short else atom_automaton(atom)
+        small = atom[0] == "format" and formats.small_limit(str(atom[1])) != -1
+        other = formats.small_automaton(str(atom[1])) if small else atom_automaton(atom)
         result = other if result is None else result.intersection(other)
     assert result is not None
     for atom in strings.negative:
         result = result.difference(_excluded_automaton(atom))
-    return result
+    bounded = [limit for limit in limits_of if limit is not None and limit >= 0]
+    return result, min(bounded, default=None)
 
 
 @lru_cache(maxsize=4096)

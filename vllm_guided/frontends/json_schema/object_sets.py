@@ -58,9 +58,11 @@ def intersect(algebra: Algebra, left: Objects, right: Objects) -> Objects | None
     minimum = max(left.minimum, right.minimum)
     if maximum is not None and (maximum < minimum or maximum < len(required)):
         return None
-    for name, term in properties:
+    for index, (name, term) in enumerate(properties):
         if name in required and (term == NOTHING or algebra.is_empty(term)):
             return None
+        if term != NOTHING and term not in (mine.get(name), theirs.get(name)) and _is_nothing(algebra, term):
+            properties[index] = (name, NOTHING)
     if left.others == _FREE:
         others = right.others
     elif right.others == _FREE:
@@ -100,6 +102,20 @@ def intersect(algebra: Algebra, left: Objects, right: Objects) -> Objects | None
         left.evaluated_names | right.evaluated_names,
         tuple(dict.fromkeys(left.evaluated_others + right.evaluated_others)),
     )
+
+
+def _is_nothing(algebra: Algebra, term: Term) -> bool:
+    """Whether two schemas of an optional property contradict each other at first sight.
+
+    Only their scalars are looked at: those decide which alternative it is, and cost little.
+    """
+    try:
+        parts = [algebra.norm(part) for part in algebra.terms.entries[term].parts]
+    except InProgress:
+        return False
+    if any(part.arrays or part.objects for part in parts):
+        return False
+    return algebra.is_empty(term)
 
 
 def _joined_runs(left: Objects, right: Objects) -> tuple[int, ...]:

@@ -82,10 +82,23 @@ def intersect(left: Strings, right: Strings) -> Strings | None:
     if maximum is not None and minimum > maximum:
         return None
     positive = tuple(dict.fromkeys(left.positive + right.positive))
-    negative = tuple(dict.fromkeys(left.negative + right.negative))
+    negative = _merged(left.negative, right.negative)
     if any(atom in negative for atom in positive):
         return None
     return Strings(minimum, maximum, positive, negative)
+
+
+def _merged(left: tuple[Atom, ...], right: tuple[Atom, ...]) -> tuple[Atom, ...]:
+    """Both sides' negative atoms, the finite sets as one."""
+    if not left or not right or left == right:
+        return left or right
+    atoms = dict.fromkeys(left + right)
+    finite = [atom for atom in atoms if atom[0] == "in"]
+    if len(finite) > 1:
+        values = dict.fromkeys(value for atom in finite for value in atom[1])
+        atoms = dict.fromkeys(atom for atom in atoms if atom[0] != "in")
+        atoms[("in", tuple(sorted(values)))] = None
+    return tuple(atoms)
 
 
 def complement(strings: Strings) -> list[Strings]:
@@ -166,6 +179,8 @@ def is_empty(strings: Strings) -> bool:
     bounded = strings.maximum is not None
     if conditions == 0 or (conditions == 1 and not bounded and strings.positive):
         return conditions == 1 and strings.positive[0][0] == "in" and not strings.positive[0][1]
+    if not strings.positive and all(kind == "in" for kind, _ in strings.negative):
+        return strings.maximum == 0 and any("" in values for _, values in strings.negative)
     automaton = unbounded_automaton(strings)
     if automaton.is_empty():
         return True

@@ -57,9 +57,10 @@ def check(
 ) -> None:
     """Say whether a constraint is accepted: what it is and how large, or what is wrong and where."""
     constraint = read_constraint(file, text, kind)
-    grammar, seconds = _compile(constraint, tokenizer, stop)
+    grammar = _compile(constraint, tokenizer, stop)
+    milliseconds = constraint.compile_seconds() * 1000
     console.print(
-        f"[green]accepted[/] as {constraint.kind.value}: {escape(_size(grammar))}, {seconds * 1000:.1f} ms"
+        f"[green]accepted[/] as {constraint.kind.value}: {escape(_size(grammar))}, {milliseconds:.1f} ms"
     )
 
 
@@ -79,7 +80,7 @@ def explain(
     from vllm_guided import cli_explain
 
     constraint = read_constraint(file, text, kind)
-    grammar, _ = _compile(constraint, None, None)
+    grammar = _compile(constraint, None, None)
     data = (output if output is not None else read_text(str(output_file))).encode("utf-8")
     found = cli_explain.explain(grammar, data)
     if found.complete:
@@ -115,7 +116,7 @@ def mask(
     from vllm_guided.cli_mask import MaskView
 
     constraint = read_constraint(file, text, kind)
-    grammar, _ = _compile(constraint, tokenizer, stop)
+    grammar = _compile(constraint, tokenizer, stop)
     view = MaskView.after(grammar, after.encode("utf-8"))
     if view.refused_at is not None:
         errors.print(
@@ -190,21 +191,17 @@ def demo(
     raise typer.Exit(run_demo(backend=backend, timeout=timeout, keep_log=log))
 
 
-def _compile(
-    constraint: Constraint, tokenizer: str | None, stop: list[str] | None
-) -> tuple[vg.CompiledGrammar, float]:
-    """The compiled grammar and the seconds it took; a refusal is shown with its place, and ends with 1."""
+def _compile(constraint: Constraint, tokenizer: str | None, stop: list[str] | None) -> vg.CompiledGrammar:
+    """The compiled grammar; a refusal is shown with its place, and ends with 1."""
     import vllm_guided as vg
     from vllm_guided.cli_vocabulary import load_vocabulary
 
     compiler = vg.GrammarCompiler(load_vocabulary(tokenizer, stop or ()))
-    start = time.perf_counter()
     try:
-        grammar = constraint.compile(compiler)
+        return constraint.compile(compiler)
     except GrammarError as error:
         _show_refusal(constraint, error)
         raise typer.Exit(1) from None
-    return grammar, time.perf_counter() - start
 
 
 def _show_refusal(constraint: Constraint, error: GrammarError) -> None:

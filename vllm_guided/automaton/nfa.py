@@ -14,6 +14,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from vllm_guided.automaton.utf8 import utf8_fragment
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
@@ -162,8 +163,8 @@ class _Builder:
             elif kind is ir.CharSet:
                 self._char_set(node.ranges, source, target)  # type: ignore[union-attr]
             elif kind is ir.ByteSet:
-                for low, high in _runs(node.mask):  # type: ignore[union-attr]
-                    edges.extend((source, low | high << 8, target))
+                for label in _byte_labels(node.mask):  # type: ignore[union-attr]
+                    edges.extend((source, label, target))
             elif kind is ir.Repeat:
                 self._repeat(node, source, target, stack)  # type: ignore[arg-type]
             elif kind is ir.Graph:
@@ -273,17 +274,18 @@ class _Builder:
             edges.extend((at(vertex), EPSILON, target))
 
 
-def _runs(mask: int) -> list[tuple[int, int]]:
-    """The runs of set bits of a 256-bit mask, as inclusive ranges."""
-    runs = []
+@lru_cache(maxsize=4096)
+def _byte_labels(mask: int) -> tuple[int, ...]:
+    """The runs of set bits of a 256-bit mask, as labels."""
+    labels = []
     low = 0
     while mask >> low:
         low += ((mask >> low) & -(mask >> low)).bit_length() - 1
         rest = mask >> low
         length = (~rest & (rest + 1)).bit_length() - 1
-        runs.append((low, low + length - 1))
+        labels.append(low | (low + length - 1) << 8)
         low += length
-    return runs
+    return tuple(labels)
 
 
 def _children(node: ir.Node) -> tuple[ir.Node, ...]:

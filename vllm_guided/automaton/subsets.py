@@ -160,6 +160,62 @@ def _rebuilt(set_first, first_set, sets, pool, size):
     return table
 
 
+@jit(types.boolean(
+    types.int64, types.int64, types.int64[::1], _ints, _ints, _ints, _ints, _ints, _bools, _bools,
+    types.int64, _ints, _ints, _ints, _ints, _ints, _ints, _ints, types.int64[::1],
+))  # fmt: skip
+def _follow(
+    here, moves, pairs, members, stamp, offsets, labels, targets, nullable, important, first, pool, set_first,
+    table, tails, out_labels, heads, interval_label, counts,
+):  # fmt: skip
+    """Write the edges of set ``here`` from its sorted moves, making sets as they are met.
+
+    ``counts`` says where to go on: [next move, sets, used of the pool, edges, mark]. False where an array
+    has no room (the next move is then to be done again).
+    """
+    at = counts[0]
+    sets = counts[1]
+    used = counts[2]
+    edge_count = counts[3]
+    mark = counts[4]
+    done = True
+    while at < moves:
+        if (
+            used + important.size > pool.size
+            or sets + 2 > set_first.size
+            or edge_count == tails.size
+            or 2 * (sets + 1) > table.size
+        ):
+            done = False
+            break
+        symbol = pairs[at] >> 32
+        mark += 1
+        at, kept = _target_set(
+            pairs, at, moves, members, stamp, mark, offsets, labels, targets, nullable, important, first
+        )
+        if kept == 0:
+            continue
+        found = _look_up(members, kept, pool, set_first, table)
+        if found < 0:
+            table[-1 - found] = sets
+            for i in range(kept):
+                pool[used + i] = members[i]
+            used += kept
+            found = sets
+            sets += 1
+            set_first[sets] = used
+        tails[edge_count] = here
+        out_labels[edge_count] = interval_label[symbol] if symbol < CALL else symbol
+        heads[edge_count] = found
+        edge_count += 1
+    counts[0] = at
+    counts[1] = sets
+    counts[2] = used
+    counts[3] = edge_count
+    counts[4] = mark
+    return done
+
+
 @jit(types.void(types.int64, types.int64, types.int64, _ints, _ints, _bools, _bools, _bools))
 def _survey(first, past, accept, offsets, labels, productive, bound, important):
     """Mark the bytes where an interval begins, and the states that have moves of their own."""
@@ -208,7 +264,6 @@ def subsets(
     tails = np.empty(256, np.int32)
     out_labels = np.empty(256, np.int32)
     heads = np.empty(256, np.int32)
-    edge_count = 0
     pairs = np.empty(256, np.int64)
     mark = stamp[stamp.size - 1] + 1
     members[0] = start
@@ -226,54 +281,43 @@ def subsets(
         pool[used] = -1
         used += 1
     set_first[1] = used
-    sets = 1
     # The start itself is not found again: an equal set may accept.
     first_found = 1 if accepts_empty else 0
     if not accepts_empty:
         table = _rebuilt(set_first, 0, 1, pool, table.size)
+    # [next move, sets, used of the pool, edges, mark]
+    counts = np.array([0, 1, used, 0, mark], np.int64)
     here = 0
-    while here < sets:
+    while here < counts[1]:
         low, high = np.int64(set_first[here]), np.int64(set_first[here + 1])
         moves = _moves(low, high, pool, offsets, labels, targets, interval_of, productive, pairs)
         if moves > pairs.size:
             pairs = np.empty(2 * moves, np.int64)
             moves = _moves(low, high, pool, offsets, labels, targets, interval_of, productive, pairs)
-        pairs[:moves].sort()
-        at = 0
-        while at < moves:
-            symbol = pairs[at] >> 32
-            mark += 1
-            at, kept = _target_set(
-                pairs, at, moves, members, stamp, mark, offsets, labels, targets, nullable, important, first
-            )
-            if kept == 0:
-                continue
-            found = _look_up(members, kept, pool, set_first, table)
-            if found < 0:
-                if sets >= limit:
-                    return tails, out_labels, heads, important, -1
-                table[-1 - found] = sets
-                while used + kept > pool.size:
-                    pool = doubled(pool)
-                for i in range(kept):
-                    pool[used + i] = members[i]
-                used += kept
-                found = sets
-                sets += 1
-                if sets + 1 > set_first.size:
-                    set_first = doubled(set_first)
-                set_first[sets] = used
-                if 2 * sets > table.size:
-                    table = _rebuilt(set_first, first_found, sets, pool, 2 * table.size)
-            if edge_count == tails.size:
+        if moves > 1:
+            pairs[:moves].sort()
+        counts[0] = 0
+        while not _follow(
+            here, moves, pairs, members, stamp, offsets, labels, targets, nullable, important, first, pool,
+            set_first, table, tails, out_labels, heads, interval_label, counts,
+        ):  # fmt: skip
+            sets = counts[1]
+            if sets >= limit:
+                return tails, out_labels, heads, important, -1
+            if counts[2] + past - first > pool.size:
+                pool = doubled(pool)
+            if sets + 2 > set_first.size:
+                set_first = doubled(set_first)
+            if counts[3] == tails.size:
                 tails = doubled(tails)
                 out_labels = doubled(out_labels)
                 heads = doubled(heads)
-            tails[edge_count] = here
-            out_labels[edge_count] = interval_label[symbol] if symbol < CALL else symbol
-            heads[edge_count] = found
-            edge_count += 1
+            if 2 * (sets + 1) > table.size:
+                table = _rebuilt(set_first, first_found, sets, pool, 2 * table.size)
         here += 1
+    sets = counts[1]
+    edge_count = counts[3]
+    mark = counts[4]
     accepting = np.zeros(sets, np.bool_)
     for s in range(first_found, sets):
         for i in range(set_first[s], set_first[s + 1]):

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vllm_guided.automaton.automaton import TAIL, Automaton
+from vllm_guided.automaton.prune import without_symbols
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
 from vllm_guided.grammar import ir
 from vllm_guided.runtime import arena as tables
@@ -38,6 +39,7 @@ class Runtime:
         )  # fmt: skip
         self._rule_start: dict[bytes, int] = {}
         self._set_number: dict[ir.SpecialToken, int] = {}
+        self._empty_sets: set[int] = set()
         self._states = 0
         self._overflowed = 0
         self._virtual = 0
@@ -67,6 +69,9 @@ class Runtime:
         """
         with self.lock:
             symbols = [self._set(symbol) for symbol in automaton.symbols]
+            absent = {i for i, symbol in enumerate(automaton.symbols) if self._is_empty(symbol)}
+            if absent:
+                automaton = without_symbols(automaton, absent)
             if automaton.start < 0:
                 return int(entry.start_configuration(self.arena, -1, automaton.nullable))
             starts = self._add_rules(automaton, np.array(symbols, np.int32))
@@ -141,9 +146,16 @@ class Runtime:
     def _set(self, symbol: ir.SpecialToken) -> int:
         number = self._set_number.get(symbol)
         if number is None:
-            number = int(entry.append_set(self.arena, token_ids(symbol, self.vocabulary)))
+            ids = token_ids(symbol, self.vocabulary)
+            number = int(entry.append_set(self.arena, ids))
             self._set_number[symbol] = number
+            if not len(ids):
+                self._empty_sets.add(number)
         return number
+
+    def _is_empty(self, symbol: ir.SpecialToken) -> bool:
+        """Whether the vocabulary has no token for ``symbol``."""
+        return self._set_number[symbol] in self._empty_sets
 
 
 def _owned(

@@ -60,7 +60,7 @@ def check(
     grammar = _compile(constraint, tokenizer, stop)
     milliseconds = constraint.compile_seconds() * 1000
     console.print(
-        f"[green]accepted[/] as {constraint.kind.value}: {escape(_size(grammar))}, {milliseconds:.1f} ms"
+        f"[green]accepted[/] as {constraint.kind.value}: {escape(_size(grammar))}, compiled in {milliseconds:.1f} ms"
     )
 
 

@@ -19,7 +19,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 def without_symbols(automaton: Automaton, removed: set[int]) -> Automaton:
-    """``automaton`` without the tokens ``symbols[i]`` for ``i`` in ``removed``; its states keep their numbers.
+    """``automaton`` without the tokens ``symbols[i]`` for ``i`` in ``removed``; states keep their numbers.
 
     Raises:
         InvalidConstraint: nothing is left.

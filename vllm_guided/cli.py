@@ -59,9 +59,8 @@ def check(
     constraint = read_constraint(file, text, kind)
     grammar = _compile(constraint, tokenizer, stop)
     milliseconds = constraint.compile_seconds() * 1000
-    console.print(
-        f"[green]accepted[/] as {constraint.kind.value}: {escape(_size(grammar))}, compiled in {milliseconds:.1f} ms"
-    )
+    size = escape(_size(grammar))
+    console.print(f"[green]accepted[/] as {constraint.kind.value}: {size}, compiled in {milliseconds:.1f} ms")
 
 
 @app.command()

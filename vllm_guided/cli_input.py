@@ -54,7 +54,7 @@ class Constraint:
     source: str
 
     def compile_seconds(self) -> float:
-        """The processor time in seconds of a compile when it is not cached; compile once before, for the imports."""
+        """The processor time of a compile in seconds, imports left out: compile once before."""
         from vllm_guided.automaton.build import build_automaton
         from vllm_guided.constraints import FRONTENDS
 

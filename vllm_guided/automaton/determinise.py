@@ -15,7 +15,7 @@ from numba import types
 
 from vllm_guided.automaton.minimise import equivalence_classes
 from vllm_guided.automaton.nfa import CALL
-from vllm_guided.automaton.subsets import doubled, subsets, without_epsilon
+from vllm_guided.automaton.subsets import doubled, sort, subsets, without_epsilon
 from vllm_guided.numba_setup import jit
 
 _ints = types.int32[::1]
@@ -143,7 +143,7 @@ def _canonical(states, tails, labels, heads, accepting):
             if label < CALL:
                 name = ((label & 255) << 8) | (label >> 8)
             keys[j] = (name << 32) | k
-        keys.sort()
+        sort(keys, width)
         for j in range(width):
             k = keys[j] & 0xFFFFFFFF
             t = heads[k]

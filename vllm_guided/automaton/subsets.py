@@ -27,6 +27,21 @@ def doubled(values):
     return grown
 
 
+@jit([types.void(_ints, types.int64), types.void(types.int64[::1], types.int64)])
+def sort(values, count):
+    """Sort ``values[:count]`` in place. (numba's own sort allocates, which costs more than few values.)"""
+    if count > 32:
+        values[:count].sort()
+        return
+    for i in range(1, count):
+        value = values[i]
+        j = i - 1
+        while j >= 0 and values[j] > value:
+            values[j + 1] = values[j]
+            j -= 1
+        values[j + 1] = value
+
+
 @jit(_ints(_ints, types.int64))
 def cut(values, count):
     return values[:count].copy()
@@ -65,8 +80,7 @@ def _reduced(members, count, important, first):
         if important[members[i] - first]:
             members[kept] = members[i]
             kept += 1
-    if kept > 1:
-        members[:kept].sort()
+    sort(members, kept)
     return kept
 
 
@@ -294,8 +308,7 @@ def subsets(
         if moves > pairs.size:
             pairs = np.empty(2 * moves, np.int64)
             moves = _moves(low, high, pool, offsets, labels, targets, interval_of, productive, pairs)
-        if moves > 1:
-            pairs[:moves].sort()
+        sort(pairs, moves)
         counts[0] = 0
         while not _follow(
             here, moves, pairs, members, stamp, offsets, labels, targets, nullable, important, first, pool,

@@ -18,6 +18,7 @@ PROGRAM = """
 
     def main():
         from vllm import LLM, SamplingParams
+        from vllm.exceptions import VLLMValidationError
         from vllm.sampling_params import BeamSearchParams, StructuredOutputsParams
 
         assert "vllm_guided.compiler" not in sys.modules
@@ -62,7 +63,7 @@ PROGRAM = """
         ]:
             try:
                 model.generate(["hello"], SamplingParams(extra_args=bad, **common), use_tqdm=False)
-            except ValueError as error:
+            except VLLMValidationError as error:
                 assert re.search(message, str(error)), error
             else:
                 raise AssertionError(bad)

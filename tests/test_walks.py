@@ -63,7 +63,7 @@ SCHEMAS: dict[str, Any] = {
     "any of": {
         "anyOf": [{"type": "string", "maxLength": 3}, {"type": "integer", "minimum": 1000}, {"type": "array"}]
     },
-    "long": {"type": "array", "items": {"type": "integer"}, "minItems": 40, "maxItems": 60},
+    "twelve or more": {"type": "array", "items": {"type": "integer"}, "minItems": 12, "maxItems": 14},
 }
 
 REGEXES = [

@@ -26,6 +26,7 @@ from typing import Self
 START_TIMEOUT = 600.0  # seconds; 40 to 60 on two cores that have nothing else to do
 STOP_GRACE = 20.0  # for the server to end by itself
 GROUP_GRACE = 5.0  # for processes that outlive it
+COMPILED_FOLDERS = 24  # of compiled functions that are copied, a megabyte or two each
 LOG_TAIL = 30  # lines shown when the server fails
 
 #: text in vLLM's log -> what a person is told is going on
@@ -232,18 +233,17 @@ class VllmServer:
 
 
 def _copy_compiled_functions(target: Path) -> None:
-    """Copy this package's compiled functions, if there are any yet: compiling them takes a minute."""
+    """Copy this package's compiled functions, if there are any yet: compiling them takes a minute.
+
+    Their folders are named by the content of the sources, one for each folder of sources.
+    """
     chosen = os.environ.get("VLLM_GUIDED_CACHE_DIR")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "vllm_guided")
-    if not Path(chosen or cache).is_dir():
-        return
-    from vllm_guided.numba_setup import numba_cache_directory
-
-    compiled = numba_cache_directory()
-    if compiled:
-        with contextlib.suppress(OSError):  # somebody else may be cleaning up: then they are compiled anew
-            shutil.copytree(compiled, target / Path(compiled).name)
-            Path(compiled).rmdir()  # if there was nothing, the question alone has made it
+    with contextlib.suppress(OSError):  # somebody else may be cleaning up: then they are compiled anew
+        folders = list(Path(chosen or cache).glob("numba-*"))
+        newest = sorted(folders, key=lambda folder: folder.stat().st_mtime, reverse=True)
+        for folder in newest[:COMPILED_FOLDERS]:
+            shutil.copytree(folder, target / folder.name)
 
 
 def _vllm_command() -> list[str]:

@@ -114,6 +114,8 @@ def guess_kind(text: str) -> Kind:
     """The kind that a constraint's text looks like; a regex where it looks like nothing else."""
     try:
         value = json.loads(text)
+    except RecursionError:
+        return Kind.JSON_SCHEMA if text.lstrip().startswith("{") else Kind.REGEX
     except ValueError:
         pass
     else:
@@ -133,7 +135,7 @@ def _choices(text: str) -> list[str]:
     """A JSON array of strings, or else one choice a line."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text.splitlines()
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return value

@@ -18,6 +18,7 @@ import xxhash
 from vllm_guided.automaton.automaton import Automaton
 from vllm_guided.automaton.build import build_automaton
 from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint
+from vllm_guided.frontends.json_text import members
 from vllm_guided.grammar import ir
 
 #: Bytes of compiled automata that a process keeps.
@@ -83,22 +84,38 @@ FRONTENDS: dict[str, Callable[..., ir.Grammar]] = {
     "structural_tag": _structural_tag,
 }
 
+#: Kinds whose specification is a text and nothing else.
+TEXTS = frozenset({"regex", "grammar", "lark", "ebnf"})
+
 
 def constraint_key(kind: str, spec: Any, options: dict[str, Any]) -> bytes:
     """A hash of the constraint. White space in JSON text does not count; the order of members does."""
     if kind in ("json_schema", "structural_tag") and isinstance(spec, str):
         try:
-            spec = json.loads(spec)
-        except ValueError:
+            spec = json.loads(spec, object_pairs_hook=members)
+        except (ValueError, RecursionError):
             # The frontend will say what is wrong with the text.
             return xxhash.xxh3_128(f"text {kind} {spec}".encode("utf-8", "surrogatepass")).digest()
+    text = _json_text(kind, [kind, spec, sorted(options.items())])
+    return xxhash.xxh3_128(text.encode()).digest()
+
+
+def _json_text(kind: str, value: Any) -> str:
     try:
-        text = json.dumps([kind, spec, sorted(options.items())], separators=(",", ":"))
+        return json.dumps(value, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise InvalidConstraint(f"the {kind} constraint is not JSON: {error}") from error
     except RecursionError:
         raise ConstraintTooComplex(f"the {kind} constraint is nested too deeply") from None
-    return xxhash.xxh3_128(text.encode()).digest()
+
+
+def _plain(kind: str, spec: Any) -> Any:
+    """``spec`` as its JSON text says it: lists for tuples, names for numbers as keys.
+
+    So that a frontend sees nothing that the key does not say: what it makes of one constraint then holds for
+    every other with that key.
+    """
+    return spec if isinstance(spec, str) else json.loads(_json_text(kind, spec), object_pairs_hook=members)
 
 
 class _AutomatonCache:
@@ -165,12 +182,14 @@ def compile_constraint(kind: str, spec: Any, **options: Any) -> Automaton:
     """
     if kind not in FRONTENDS:
         raise InvalidConstraint(f"unknown kind of constraint {kind!r}; known: {', '.join(FRONTENDS)}")
+    if kind in TEXTS and not isinstance(spec, str):
+        raise InvalidConstraint(f"a constraint of kind {kind} is a string, not {type(spec).__name__}")
     given = {name: value for name, value in options.items() if value is not None}
     key = constraint_key(kind, spec, given)
 
     def make() -> Automaton:
         try:
-            return build_automaton(FRONTENDS[kind](spec, **given))
+            return build_automaton(FRONTENDS[kind](_plain(kind, spec), **given))
         except RecursionError:
             raise ConstraintTooComplex(
                 f"the {kind} constraint is nested too deeply; use references or repetition instead"

@@ -12,6 +12,7 @@ import json
 from typing import Any
 
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
+from vllm_guided.frontends.json_text import members
 from vllm_guided.frontends.positions import half_a_pair
 from vllm_guided.frontends.tags.fields import Fields, pointer
 from vllm_guided.frontends.tags.formats import Formats
@@ -28,9 +29,13 @@ def structural_tag_grammar(obj: dict[str, Any] | str) -> ir.Grammar:
     """
     if isinstance(obj, str):
         try:
-            obj = json.loads(obj)
-        except (ValueError, RecursionError) as error:
+            obj = json.loads(obj, object_pairs_hook=members)
+        except InvalidConstraint:
+            raise
+        except ValueError as error:
             raise InvalidConstraint(f"the structural tag is not JSON: {error}") from None
+        except RecursionError:
+            raise ConstraintTooComplex("the structural tag is nested too deeply") from None
     try:
         return _convert(obj)
     except UnicodeEncodeError:
@@ -61,7 +66,9 @@ def _present_form(fields: Fields) -> dict[str, Any]:
         schema = structure.get("schema")
         if isinstance(schema, str):
             try:
-                schema = json.loads(schema)
+                schema = json.loads(schema, object_pairs_hook=members)
+            except RecursionError:
+                raise ConstraintTooComplex("the schema is nested too deeply", where=structure.where) from None
             except ValueError as error:
                 raise structure.fail(f"the schema is not JSON: {error}", "schema") from None
         content = {"type": "json_schema", "json_schema": schema}

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm_guided.errors import ConstraintTooComplex
+from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
 from vllm_guided.frontends.json_schema.algebra import Algebra
 from vllm_guided.frontends.json_schema.documents import Document, parse
 from vllm_guided.frontends.json_schema.emitter import Emitter
@@ -66,6 +66,10 @@ def json_schema_grammar(
         UnsupportedConstraint: a keyword that cannot be honoured exactly, or a remote reference.
         ConstraintTooComplex: a budget ran out.
     """
+    if not (isinstance(any_whitespace, bool) and isinstance(additional_properties, bool | None)):
+        raise InvalidConstraint("any_whitespace and additional_properties are True or False")
+    if whitespace_pattern is not None and not any_whitespace:
+        raise InvalidConstraint("whitespace_pattern and any_whitespace=False exclude each other")
     root: Any = parse(schema) if isinstance(schema, str) else schema
     try:
         document = Document(root)
@@ -78,6 +82,8 @@ def json_schema_grammar(
 
 def json_object_grammar(*, any_whitespace: bool = True) -> ir.Grammar:
     """The grammar of every JSON object."""
+    if not isinstance(any_whitespace, bool):
+        raise InvalidConstraint("any_whitespace is True or False")
     layout = Layout(any_whitespace, None)
     rules: dict[str, ir.Rule] = dict(layout.rules)
     add_generic(rules, layout, "object")

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin, urlparse
 
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint, UnsupportedConstraint
+from vllm_guided.frontends.json_text import members
 
 DRAFTS = {
     "http://json-schema.org/draft-04/schema": 4,
@@ -281,14 +282,6 @@ def parse(text: str) -> Any:
         ConstraintTooComplex: nested too deeply.
     """
 
-    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise InvalidConstraint(f"the schema's text names {twice!r} twice in one object")
-        return found
-
     def constant(word: str) -> Any:
         raise InvalidConstraint(f"{word} is not JSON")
 
@@ -300,3 +293,7 @@ def parse(text: str) -> Any:
         ) from None
     except RecursionError:
         raise ConstraintTooComplex("the schema is nested too deeply") from None
+    except InvalidConstraint:
+        raise
+    except ValueError as error:  # an integer of more digits than Python reads
+        raise InvalidConstraint(f"the schema is not readable: {error}") from None

@@ -46,6 +46,7 @@ def json_grammar(schema: Any) -> ir.Grammar:
     pattern = options.get("whitespace_pattern")
     if (items, keys) == (",", ":"):
         blanks = None if pattern is None else f"(?:{pattern})?"  # blanks are never required
+        flexible = flexible or blanks is not None
         return json_schema_grammar(schema, any_whitespace=flexible, whitespace_pattern=blanks)
     if pattern is not None:
         raise UnsupportedConstraint("whitespace_pattern beside other separators is not supported")

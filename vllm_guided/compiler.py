@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -31,15 +32,16 @@ class CompiledGrammar:
     def __init__(self, compiler: GrammarCompiler, automaton: Automaton) -> None:
         self.automaton = automaton
         self._compiler = compiler
-        self._binding: tuple[Runtime, int] | None = None
+        # Weak: a grammar that nobody uses must not keep tables alive that were replaced since.
+        self._binding: tuple[weakref.ref[Runtime], int] | None = None
         self._bind()
 
     def _bind(self) -> tuple[Runtime, int]:
         runtime = self._compiler.runtime()
         binding = self._binding
-        if binding is None or binding[0] is not runtime:
-            binding = self._binding = (runtime, runtime.bind(self.automaton))
-        return binding
+        if binding is None or binding[0]() is not runtime:
+            binding = self._binding = (weakref.ref(runtime), runtime.bind(self.automaton))
+        return runtime, binding[1]
 
     @property
     def vocabulary(self) -> Vocabulary:

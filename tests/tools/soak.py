@@ -1,0 +1,243 @@
+"""Random requests at a real CPU server, a third of them bad: ``python tests/tools/soak.py --minutes 10``.
+
+Every finished output is judged from outside, every bad request must be a 400 with a message, some clients
+go away in the middle of their stream. At the end the server must be alive and answer once more. Prints the
+counts and each fault; exits 1 if there was one. Constraints come from the data beside the repository where
+it is there, and from a few lines here where not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import corpora
+import judges
+import openai
+
+from vllm_guided.constraints import check_constraint
+from vllm_guided.demo.model import write_tiny_model
+from vllm_guided.demo.run import SERVER_OPTIONS
+from vllm_guided.demo.server import VllmServer
+from vllm_guided.errors import GrammarError
+
+Judge = Callable[[str], str | None]
+
+REQUEST_SECONDS = 120.0
+KINDS = {"json_schema": "json", "regex": "regex", "choice": "choice", "lark": "grammar", "ebnf": "grammar"}
+MALFORMED: tuple[dict[str, Any], ...] = (
+    {"guided_json": "{not json"},
+    {"guided_json": {"type": "strang"}},
+    {"guided_json": {"type": "object", "properties": []}},
+    {"guided_json": {"$ref": "https://example.org/schema"}},
+    {"guided_json": {"type": "integer", "minimum": 3, "maximum": 2}},
+    {"guided_regex": "(unclosed"},
+    {"guided_regex": "[z-a]"},
+    {"guided_regex": "a{5,2}"},
+    {"guided_choice": []},
+    {"guided_grammar": "start: missing_rule"},
+    {"guided_grammar": "root ::= undefined"},
+    {"guided_grammar": 'root ::= "a" root'},
+    {"structured_outputs": {"regex": r"(a)\1"}},
+    {"structured_outputs": {"json": {"enum": []}}},
+    {"structured_outputs": {"grammar": "?!"}},
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A request's constraint, and the judge of its output (None: it must be refused)."""
+
+    name: str
+    body: dict[str, Any]
+    judge: Judge | None
+
+
+def good_jobs(limit: int) -> list[Job]:
+    """Constraints that compile, each with its outside judge."""
+    jobs = [
+        Job("regex", {"guided_regex": r"\d{1,3}(\.\d{1,3}){3}"}, judges.regex(r"\d{1,3}(\.\d{1,3}){3}")),
+        Job(
+            "choice",
+            {"guided_choice": ["yes", "no", "Ünïcode", "no!"]},
+            judges.choice(["yes", "no", "Ünïcode", "no!"]),
+        ),
+        Job("object", {"response_format": {"type": "json_object"}}, judges.json_object),
+    ]
+    if not corpora.DATA.is_dir():
+        return jobs
+    cases = [*corpora.reported(), *corpora.peers()]
+    schemas = corpora.maskbench()
+    random.shuffle(schemas)
+    for case in [*cases, *schemas[:limit]]:
+        job = _job_of(case)
+        if job is not None:
+            jobs.append(job)
+    return jobs
+
+
+def _job_of(case: corpora.Case) -> Job | None:
+    field = KINDS.get(case.kind)
+    if field is None or case.constraint in ("", []):
+        return None
+    try:
+        check_constraint(case.kind if field != "grammar" else "grammar", case.constraint)
+        judge = _judge_of(case)
+    except Exception:  # a judge that cannot read the constraint is no judge for it
+        return None
+    return Job(case.id, {f"guided_{field}": case.constraint}, judge) if judge else None
+
+
+def _judge_of(case: corpora.Case) -> Judge | None:
+    if case.kind == "json_schema":
+        return judges.json_schema(case.constraint, formats=False)
+    if case.kind == "regex":
+        return judges.regex(case.constraint)
+    if case.kind == "choice":
+        return judges.choice(case.constraint)
+    return judges.lark(case.constraint) if case.kind == "lark" else None
+
+
+def bad_jobs() -> list[Job]:
+    """Constraints that must be refused."""
+    jobs = [Job(f"malformed {i}", body, None) for i, body in enumerate(MALFORMED)]
+    if corpora.DATA.is_dir():
+        for case in corpora.peer_errors():
+            field = KINDS.get(case.kind)
+            if field is None or case.constraint in ("", []):
+                continue
+            try:
+                check_constraint(case.kind if field != "grammar" else "grammar", case.constraint)
+            except GrammarError:
+                jobs.append(Job(case.id, {f"guided_{field}": case.constraint}, None))
+    return jobs
+
+
+class Soak:
+    """The clients and what they found."""
+
+    def __init__(self, url: str, good: list[Job], bad: list[Job]) -> None:
+        self.client = openai.AsyncOpenAI(
+            base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=REQUEST_SECONDS
+        )
+        self.good, self.bad = good, bad
+        self.counts: Counter[str] = Counter()
+        self.faults: list[str] = []
+
+    async def run(self, seconds: float, clients: int) -> None:
+        end = time.monotonic() + seconds
+        await asyncio.gather(*(self._client(end) for _ in range(clients)))
+
+    async def _client(self, end: float) -> None:
+        model = (await self.client.models.list()).data[0].id
+        while time.monotonic() < end:
+            job = random.choice(self.bad if random.random() < 1 / 3 else self.good)
+            try:
+                await self._ask(model, job)
+            except openai.BadRequestError as error:
+                self.counts["refused" if job.judge is None else "good one refused"] += 1
+                if job.judge is not None:
+                    self.faults.append(f"{job.name}: refused: {error}")
+                elif len(str(error)) < 40:
+                    self.faults.append(f"{job.name}: a refusal without a reason: {error}")
+            except Exception as error:
+                self.counts["failed"] += 1
+                self.faults.append(f"{job.name}: {type(error).__name__}: {error}")
+
+    async def _ask(self, model: str, job: Job) -> None:
+        response_format = job.body.get("response_format")
+        extra = {name: value for name, value in job.body.items() if name != "response_format"}
+        options: dict[str, Any] = {"response_format": response_format} if response_format else {}
+        stream = random.random() < 0.3
+        request = {
+            "model": model,
+            "messages": [{"role": "user", "content": random.choice(["Hi", "Go on.", "Ünïcode 日本"])}],
+            "max_tokens": random.choice([1, 20, 100, 300]),
+            "temperature": random.choice([0.0, 1.0]),
+            "extra_body": extra,
+            **options,
+        }
+        if stream:
+            await self._ask_stream(request, job)
+            return
+        reply = await self.client.chat.completions.create(**request, n=random.choice([1, 1, 2]))
+        for choice in reply.choices:
+            self._judge(job, choice.message.content or "", choice.finish_reason)
+
+    async def _ask_stream(self, request: dict[str, Any], job: Job) -> None:
+        leave_after = random.choice([None, None, 3])
+        text, reason = "", None
+        stream = await self.client.chat.completions.create(**request, stream=True)
+        async for chunk in stream:
+            for choice in chunk.choices:
+                text += choice.delta.content or ""
+                reason = choice.finish_reason or reason
+            if leave_after is not None:
+                leave_after -= 1
+                if leave_after == 0:
+                    await stream.close()
+                    self.counts["left in the middle"] += 1
+                    return
+        self._judge(job, text, reason)
+
+    def _judge(self, job: Job, text: str, reason: str | None) -> None:
+        if job.judge is None:
+            self.counts["bad one answered"] += 1
+            self.faults.append(f"{job.name}: a bad constraint was answered: {json.dumps(job.body)[:200]}")
+        elif reason == "stop":
+            wrong = job.judge(text)
+            self.counts["valid" if wrong is None else "invalid"] += 1
+            if wrong is not None:
+                self.faults.append(f"{job.name}: invalid: {wrong}: {text[:200]!r}")
+        else:
+            self.counts["ran into max_tokens" if reason == "length" else f"ended by {reason}"] += 1
+            if reason != "length":
+                self.faults.append(f"{job.name}: ended by {reason}")
+
+
+def main() -> int:
+    """Parse the options, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--clients", type=int, default=12)
+    parser.add_argument("--schemas", type=int, default=400, help="MaskBench schemas among the constraints")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    random.seed(options.seed)
+    good, bad = good_jobs(options.schemas), bad_jobs()
+    print(f"{len(good)} good constraints, {len(bad)} bad ones", flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model = folder / "model"
+        model.mkdir()
+        write_tiny_model(model)
+        server = VllmServer(model, [*SERVER_OPTIONS, "--guided-decoding-backend", "vllm_guided"], folder)
+        with server:
+            soak = Soak(server.url, good, bad)
+            asyncio.run(soak.run(60 * options.minutes, options.clients))
+            alive = server.alive()
+            log = server.log()
+    for line in soak.faults[:40]:
+        print(" ", line)
+    for trouble in ("EngineDeadError", "Traceback (most recent call last)", "vllm_guided failed"):
+        if trouble in log:
+            print(f"  the log has {trouble!r} {log.count(trouble)} times")
+            print(log[log.index(trouble) - 500 : log.index(trouble) + 3000])
+    print(dict(soak.counts), f"{len(soak.faults)} faults, server {'alive' if alive else 'DEAD'}")
+    return 0 if alive and not soak.faults else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import random
+import re
 import sys
 import tempfile
 import time
@@ -104,6 +105,7 @@ def _judge_of(case: corpora.Case) -> Judge | None:
     if case.kind == "json_schema":
         return judges.json_schema(case.constraint, formats=False)
     if case.kind == "regex":
+        re.compile(case.constraint)
         return judges.regex(case.constraint)
     if case.kind == "choice":
         return judges.choice(case.constraint)
@@ -152,6 +154,13 @@ class Soak:
                     self.faults.append(f"{job.name}: refused: {error}")
                 elif len(str(error)) < 40:
                     self.faults.append(f"{job.name}: a refusal without a reason: {error}")
+            except openai.APIError as error:
+                # A stream has begun with status 200 when vLLM checks the constraint: the refusal is an event.
+                if job.judge is None and "parameter=structured_outputs" in str(error):
+                    self.counts["refused in the stream"] += 1
+                else:
+                    self.counts["failed"] += 1
+                    self.faults.append(f"{job.name}: {type(error).__name__}: {error}")
             except Exception as error:
                 self.counts["failed"] += 1
                 self.faults.append(f"{job.name}: {type(error).__name__}: {error}")
@@ -172,7 +181,8 @@ class Soak:
         if stream:
             await self._ask_stream(request, job)
             return
-        reply = await self.client.chat.completions.create(**request, n=random.choice([1, 1, 2]))
+        outputs = random.choice([1, 2]) if request["temperature"] else 1
+        reply = await self.client.chat.completions.create(**request, n=outputs)
         for choice in reply.choices:
             self._judge(job, choice.message.content or "", choice.finish_reason)
 
@@ -229,12 +239,12 @@ def main() -> int:
             asyncio.run(soak.run(60 * options.minutes, options.clients))
             alive = server.alive()
             log = server.log()
+    for trouble in ("EngineDeadError", "vllm_guided failed", "vllm_guided could not"):
+        if trouble in log:
+            soak.faults.append(f"the log has {trouble!r} {log.count(trouble)} times")
+            print(log[log.index(trouble) - 500 : log.index(trouble) + 3000])
     for line in soak.faults[:40]:
         print(" ", line)
-    for trouble in ("EngineDeadError", "Traceback (most recent call last)", "vllm_guided failed"):
-        if trouble in log:
-            print(f"  the log has {trouble!r} {log.count(trouble)} times")
-            print(log[log.index(trouble) - 500 : log.index(trouble) + 3000])
     print(dict(soak.counts), f"{len(soak.faults)} faults, server {'alive' if alive else 'DEAD'}")
     return 0 if alive and not soak.faults else 1
 

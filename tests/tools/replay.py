@@ -124,7 +124,7 @@ def main() -> int:
     started, results = time.perf_counter(), []
     for result in results_of(cases, options):
         results.append(result)
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() or len(results) % 500 == 0:
             print(f"\r{len(results)}/{len(cases)}", end="", file=sys.stderr, flush=True)
     if not results:
         print("no such case")

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -145,23 +146,9 @@ def sample(cases: list[Case], count: int | None, seed: int = 0) -> list[Case]:
 
 
 def grammar_of(kind: str, constraint: Any) -> Any:
-    """The IR a frontend makes of a constraint."""
-    match kind:
-        case "json_schema":
-            from vllm_guided.frontends.json_schema import json_schema_grammar as frontend
-        case "regex":
-            from vllm_guided.frontends.regex import regex_grammar as frontend
-        case "choice":
-            from vllm_guided.frontends.choice import choice_grammar as frontend
-        case "lark":
-            from vllm_guided.frontends.lark import lark_grammar as frontend
-        case "ebnf":
-            from vllm_guided.frontends.ebnf import ebnf_grammar as frontend
-        case "structural_tag":
-            from vllm_guided.frontends.structural_tag import structural_tag_grammar as frontend
-        case _:
-            raise ValueError(f"no frontend for {kind}")
-    return frontend(constraint)
+    """The IR that the frontend of this kind makes of a constraint."""
+    module = import_module(f"vllm_guided.frontends.{kind}")
+    return getattr(module, f"{kind}_grammar")(constraint)
 
 
 Accepts = Callable[[str], bool]
@@ -217,7 +204,7 @@ class RealEngine:
 
     def compile(self, case: Case) -> Accepts:
         """A function that says whether an output is accepted token by token and may end there."""
-        method = {
+        method: Callable[[Any], Any] = {
             "json_schema": self.compiler.compile_json_schema,
             "regex": self.compiler.compile_regex,
             "choice": self.compiler.compile_choice,

@@ -204,14 +204,7 @@ class RealEngine:
 
     def compile(self, case: Case) -> Accepts:
         """A function that says whether an output is accepted token by token and may end there."""
-        method: Callable[[Any], Any] = {
-            "json_schema": self.compiler.compile_json_schema,
-            "regex": self.compiler.compile_regex,
-            "choice": self.compiler.compile_choice,
-            "lark": self.compiler.compile_lark,
-            "ebnf": self.compiler.compile_ebnf,
-            "structural_tag": self.compiler.compile_structural_tag,
-        }[case.kind]
+        method = getattr(self.compiler, f"compile_{case.kind}")
         matcher = method(case.constraint).matcher()
 
         def accepts(text: str) -> bool:

@@ -172,6 +172,7 @@ def test_special_tokens_the_vocabulary_lacks(compiler: vg.GrammarCompiler) -> No
         (np.zeros(10, np.int32), 0, ValueError),
         (np.zeros((2, 9), np.int32), 0, ValueError),
         (np.zeros((2, 20), np.int32)[:, ::2], 0, ValueError),
+        (np.frombuffer(bytes(80), np.int32).reshape(2, 10), 0, ValueError),
         (np.zeros((2, 10), np.int32), 2, IndexError),
         (np.zeros((2, 10), np.int32), -1, IndexError),
     ],
@@ -182,6 +183,35 @@ def test_wrong_bitmasks(bitmask: Any, row: int, error: type[Exception], compiler
         matcher.fill_bitmask(bitmask, row)
     with pytest.raises(error):
         vg.fill_bitmask_batch([matcher], bitmask, [row])
+
+
+@pytest.mark.parametrize("tokens", [["97"], [97.0], [None], [[97]], "a", np.array([97.5]), np.array([[97]])])
+@pytest.mark.parametrize("times", [1, 2])
+def test_tokens_are_integers(tokens: Any, times: int, compiler: vg.GrammarCompiler) -> None:
+    """One token and many go different ways, with the same answers."""
+    matcher = compiler.compile_regex("a*").matcher()
+    many = np.concatenate([tokens] * times) if isinstance(tokens, np.ndarray) else tokens * times
+    for call in (matcher.accept_tokens, matcher.validate_tokens):
+        with pytest.raises(TypeError):
+            call(many)
+    assert matcher.token_count == 0
+
+
+@pytest.mark.parametrize("token", [10**20, -(10**20), 1 << 32 | 97, SIZE, -1])
+@pytest.mark.parametrize("others", [[], [97]])
+def test_tokens_of_no_vocabulary(token: int, others: list[int], compiler: vg.GrammarCompiler) -> None:
+    matcher = compiler.compile_regex("a*").matcher()
+    assert not matcher.accept_tokens([*others, token])
+    assert matcher.validate_tokens([*others, token]) == others
+    assert vg.accept_tokens_batch([matcher], [token]) == [False]
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.uint64, np.uint8])
+def test_tokens_in_arrays(kind: Any, compiler: vg.GrammarCompiler) -> None:
+    matcher = compiler.compile_regex("ab|c").matcher()
+    assert matcher.accept_tokens(np.array([97, 98], kind))  # type: ignore[arg-type]
+    matcher.reset()
+    assert matcher.accept_tokens(np.array([99], kind))  # type: ignore[arg-type]
 
 
 def test_a_torch_bitmask_is_filled_in_place(compiler: vg.GrammarCompiler) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from vllm_guided.runtime.binding import Runtime
 
 Bitmask = npt.NDArray[np.int32]
 
+#: No vocabulary has ids from here on.
+TOKEN_LIMIT = 1 << 31
 #: ``forced_tokens`` looks at most this many tokens ahead.
 FORCED_LIMIT = 4096
 
@@ -29,15 +32,15 @@ def as_bitmask(bitmask: Any, words: int) -> Bitmask:
 
     Raises:
         TypeError: neither a numpy array nor a CPU torch tensor of int32.
-        ValueError: another shape, or not contiguous.
+        ValueError: another shape, not contiguous, or read-only.
     """
     array = bitmask if type(bitmask) is np.ndarray else _from_tensor(bitmask)
     if array.dtype != np.int32:
         raise TypeError(f"a bitmask must be int32, not {array.dtype}")
     if array.ndim != 2 or array.shape[1] < words:
         raise ValueError(f"a bitmask must have shape [rows, {words}] or wider, not {list(array.shape)}")
-    if not array.flags.c_contiguous:
-        raise ValueError("a bitmask must be C-contiguous")
+    if not array.flags.carray:
+        raise ValueError("a bitmask must be C-contiguous and writable")
     return array
 
 
@@ -85,12 +88,16 @@ class GrammarMatcher:
 
         Raises:
             ConstraintTooComplex: the grammar is too ambiguous to follow this output.
+            TypeError: the tokens are not integers.
         """
         runtime = self._runtime
         history = self._history
         if len(tokens) == 1:
+            token = index(tokens[0])
+            if not 0 <= token < TOKEN_LIMIT:
+                return False
             with runtime.lock:
-                config = entry.advance(runtime.arena, history[-1], tokens[0])
+                config = entry.advance(runtime.arena, history[-1], token)
                 if config == DEAD and runtime.has_overflowed():
                     raise _too_ambiguous()
             if config == DEAD:
@@ -134,6 +141,8 @@ class GrammarMatcher:
 
     def fill_bitmask(self, bitmask: Any, row: int) -> None:
         """Write the allowed tokens to ``bitmask[row]`` (int32 ``[rows, ceil(size / 32)]``).
+
+        After a stop token, the stop tokens alone, so that a sampler still finds one; none is accepted.
 
         Raises:
             TypeError, ValueError: not such an array.
@@ -213,9 +222,15 @@ def _not_spelt() -> ConstraintTooComplex:
 
 
 def _token_array(tokens: Sequence[int]) -> npt.NDArray[np.int32]:
-    wide = np.asarray(tokens, dtype=np.int64)
+    given = np.asarray(tokens)
+    if given.ndim != 1:
+        raise TypeError(f"tokens are a sequence of ids, not of shape {list(given.shape)}")
+    if given.dtype.kind not in "iu":
+        # Floats, bools and texts are no ids; integers wider than 64 bits are, but no vocabulary's.
+        given = np.array([i if 0 <= (i := index(token)) < TOKEN_LIMIT else -1 for token in tokens], np.int64)
+    wide = given.astype(np.int64, copy=False)
     # Ids outside int32 are outside every vocabulary: -1 is refused like them.
-    return np.where((wide >= 0) & (wide < 1 << 31), wide, -1).astype(np.int32)
+    return np.where((wide >= 0) & (wide < TOKEN_LIMIT), wide, -1).astype(np.int32)
 
 
 def fill_bitmask_batch(

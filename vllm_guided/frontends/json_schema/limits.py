@@ -20,8 +20,9 @@ MAX_FRACTION_DIGITS = 64
 MAX_ZEROS = 24
 """Zeros after the point before the first digit that takes a number off its bound."""
 
-MAX_EXPONENT = 400
-"""Largest decimal exponent in bounded numbers; a float's is 308."""
+MAX_EXPONENT = 307
+"""Largest decimal exponent behind one digit: below the largest double (1.8e308) with any digits, so that
+no reader takes a number for infinity."""
 
 FLOAT_DIGITS = 16
 """Fraction digits in the mantissa of an integer in scientific form: what a float's shortest form has."""

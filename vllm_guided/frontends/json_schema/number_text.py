@@ -60,12 +60,44 @@ def number_node(numbers: Numbers) -> ir.Node:
     return ir.choice(*(option for option in options if option != ir.NOTHING))
 
 
+_EXPONENT_OF_ANY = limits.MAX_EXPONENT - limits.MAX_INTEGER_DIGITS + 1
+"""With this exponent even the longest integer part stays below the largest double."""
+
+
+def _up_to(most: int) -> ir.Node:
+    """One to three digits, at most ``most`` (which has three)."""
+    hundreds, tens, ones = (int(digit) for digit in str(most))
+    zero = ord("0")
+    return ir.choice(
+        ir.Repeat(DIGIT, 1, 2),
+        ir.sequence(ir.byte_range(zero, zero + hundreds - 1), DIGIT, DIGIT),
+        *(
+            ir.sequence(
+                ir.text(f"{hundreds}{ten}"), DIGIT if ten < tens else ir.byte_range(zero, zero + ones)
+            )
+            for ten in range(tens + 1)
+        ),
+    )
+
+
 def _any_number() -> ir.Node:
-    fraction = ir.sequence(ir.text("."), ir.Repeat(DIGIT, 1, limits.MAX_FRACTION_DIGITS))
+    """Every form, but no value that a double cannot hold: 1e999 is read as infinity by most readers."""
+    fraction = ir.optional(ir.sequence(ir.text("."), ir.Repeat(DIGIT, 1, limits.MAX_FRACTION_DIGITS)))
     zeros = ir.Repeat(ir.text("0"), 0, 8)
-    exponent = ir.sequence(ir.byte_set(b"eE"), ir.optional(ir.byte_set(b"+-")), zeros, ir.Repeat(DIGIT, 1, 3))
+    mark = ir.byte_set(b"eE")
+    small = ir.sequence(mark, ir.text("-"), zeros, ir.Repeat(DIGIT, 1, 3))
     whole = ir.choice(ir.text("0"), ir.sequence(NONZERO, ir.Repeat(DIGIT, 0, limits.MAX_INTEGER_DIGITS - 1)))
-    return ir.sequence(ir.optional(ir.text("-")), whole, ir.optional(fraction), ir.optional(exponent))
+
+    def large(most: int) -> ir.Node:
+        return ir.sequence(mark, ir.optional(ir.text("+")), zeros, _up_to(most))
+
+    return ir.sequence(
+        ir.optional(ir.text("-")),
+        ir.choice(
+            ir.sequence(whole, fraction, ir.optional(ir.choice(small, large(_EXPONENT_OF_ANY)))),
+            ir.sequence(DIGIT, fraction, large(limits.MAX_EXPONENT)),
+        ),
+    )
 
 
 ANY_NUMBER = _any_number()

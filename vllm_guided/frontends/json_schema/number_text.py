@@ -88,6 +88,10 @@ def _any_number() -> ir.Node:
     small = ir.sequence(mark, ir.text("-"), zeros, ir.Repeat(DIGIT, 1, 3))
     whole = ir.choice(ir.text("0"), ir.sequence(NONZERO, ir.Repeat(DIGIT, 0, limits.MAX_INTEGER_DIGITS - 1)))
 
+    begins_low = ir.optional(
+        ir.sequence(ir.text("."), ir.byte_range(0x30, 0x36), ir.Repeat(DIGIT, 0, limits.MAX_FRACTION_DIGITS))
+    )
+
     def large(most: int) -> ir.Node:
         return ir.sequence(mark, ir.optional(ir.text("+")), zeros, _up_to(most))
 
@@ -96,6 +100,8 @@ def _any_number() -> ir.Node:
         ir.choice(
             ir.sequence(whole, fraction, ir.optional(ir.choice(small, large(_EXPONENT_OF_ANY)))),
             ir.sequence(DIGIT, fraction, large(limits.MAX_EXPONENT)),
+            # The last decade below the largest double, 1.797...e308.
+            ir.sequence(ir.text("1"), begins_low, mark, ir.optional(ir.text("+")), zeros, ir.text("308")),
         ),
     )
 

@@ -22,6 +22,9 @@ from vllm_guided.frontends.json_schema.decimal_text import (
 from vllm_guided.frontends.json_schema.numbers import DIGITS
 from vllm_guided.grammar import ir
 
+LARGEST = Bound("17976931348623157" + "0" * 292, "", True)
+"""The largest double: readers take what is above it for infinity."""
+
 
 def _scientific_parts(bound: Bound) -> tuple[str, int] | None:
     """Digits without leading zeros and the exponent of the first; ``None`` for zero."""
@@ -60,30 +63,31 @@ class _Mantissa(NamedTuple):
 
 def scientific_node(low: Bound, high: Bound | None, whole: bool) -> ir.Node:
     """One digit, perhaps a point and more, then the exponents that both bounds leave."""
+    if high is None:
+        high = LARGEST
     low_parts = _scientific_parts(low)
-    high_parts = _scientific_parts(high) if high is not None else None
-    if high is not None and high_parts is None:
+    high_parts = _scientific_parts(high)
+    if high_parts is None:
         return ir.NOTHING
     low_digits = low_parts[0] if low_parts else ""
-    high_digits = high_parts[0] if high_parts else ""
+    high_digits = high_parts[0]
 
     def interval(state: _Mantissa) -> tuple[int, int]:
-        least, most = -limits.MAX_EXPONENT, limits.MAX_EXPONENT
+        least = -limits.MAX_EXPONENT
         if low_parts:
             below = LESS if state.low == EQUAL and state.digits < len(low_digits) else state.low
             fits = below == GREATER or (below == EQUAL and low.closed)
             least = low_parts[1] + (0 if fits else 1)
-        if high is not None and high_parts:
-            above = LESS if state.high == EQUAL and state.digits < len(high_digits) else state.high
-            fits = above == LESS or (above == EQUAL and high.closed)
-            most = high_parts[1] - (0 if fits else 1)
+        above = LESS if state.high == EQUAL and state.digits < len(high_digits) else state.high
+        fits = above == LESS or (above == EQUAL and high.closed)
+        most = high_parts[1] - (0 if fits else 1)
         if whole:
             least = max(least, 0 if state.digits == 1 else limits.FLOAT_DIGITS)
         return least, most
 
     nodes: dict[object, int] = {}
     edges: list[tuple[int, ir.Node, int]] = []
-    start = _Mantissa(0, EQUAL if low_parts else GREATER, EQUAL if high_parts else LESS)
+    start = _Mantissa(0, EQUAL if low_parts else GREATER, EQUAL)
     queue = [start]
     nodes[start] = 0
     end = nodes.setdefault("end", 1)

@@ -50,6 +50,7 @@ INVALID = [
     ("start: %regex {}", "line 1, column 8", "exactly one"),
     ("start: T\nT: <[1]>", "line 2, column 4", "special tokens cannot be used in terminals"),
     ("start: T\nT: %json {}", "line 2, column 4", "cannot be used in terminals"),
+    ('start: %json {"const": {"a": 1, "a": 2}}', "line 1, column 14", "names 'a' twice"),
     ("start: <[3-1]>", "line 1, column 8", "wrong way round"),
     ("start: <[,]>", "line 1, column 8", "list of token ids"),
     ("start: <a b>", "line 1, column 8", "special token"),

@@ -371,3 +371,20 @@ def test_depth_is_bounded() -> None:
         deep = {"type": "optional", "content": deep}
     with pytest.raises(ConstraintTooComplex):
         structural_tag_grammar({"format": deep})
+
+
+@pytest.mark.parametrize(
+    "structure,triggers,where",
+    [
+        ({"begin": "<a>", "schema": {}, "end": "</a>"}, ["<b"], "#/structures/0"),
+        ({"begin": "<a>", "schema": {"type": "x"}, "end": "</a>"}, ["<a"], "#/structures/0/schema"),
+        ({"begin": 1, "schema": {}, "end": "</a>"}, ["<a"], "#/structures/0/begin"),
+        ({"begin": "<a>", "schema": {}, "end": "</a>"}, [], "#/triggers"),
+    ],
+)
+def test_errors_of_the_older_form_name_its_own_places(
+    structure: dict[str, Any], triggers: list[str], where: str
+) -> None:
+    with pytest.raises(InvalidConstraint) as caught:
+        structural_tag_grammar({"structures": [structure], "triggers": triggers})
+    assert caught.value.where == where

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
+from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint
 from vllm_guided.frontends.json_text import members
 from vllm_guided.frontends.positions import half_a_pair
 from vllm_guided.frontends.tags.fields import Fields, pointer
@@ -50,12 +50,24 @@ def _convert(obj: Any) -> ir.Grammar:
         raise fields.fail('the type is "structural_tag"', "type")
     formats = Formats()
     if "structures" in fields.value and "format" not in fields.value:
-        node = formats.convert(_present_form(fields), "#")
+        node = _older_form(formats, fields)
     else:
         node = formats.convert(fields.get("format"), "#/format")
     fields.close()
     formats.rules["%start"] = ir.Rule(node)
     return ir.Grammar(formats.rules, "%start")
+
+
+def _older_form(formats: Formats, fields: Fields) -> ir.Node:
+    """What the older form means; its errors name the places of the older form."""
+    present = _present_form(fields)
+    try:
+        return formats.convert(present, "#")
+    except GrammarError as error:
+        where = error.where.replace("#/tags/", "#/structures/", 1).replace(
+            "/content/json_schema", "/schema", 1
+        )
+        raise type(error)(error.message, where=where) from None
 
 
 def _present_form(fields: Fields) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vllm_guided.errors import InvalidConstraint, UnsupportedConstraint
+from vllm_guided.frontends.json_text import members
 from vllm_guided.frontends.lark_grammar import parametric
 from vllm_guided.frontends.positions import line_and_column
 
@@ -255,7 +256,7 @@ class _Rewriter:
         while self.source[offset : offset + 1].isspace():
             offset += 1
         try:
-            value, end = json.JSONDecoder().raw_decode(self.source, offset)
+            value, end = json.JSONDecoder(object_pairs_hook=members).raw_decode(self.source, offset)
         except (ValueError, RecursionError) as error:
             raise self.fail(f"{word} must be followed by a JSON object ({error})", offset) from None
         if not isinstance(value, dict) and not (word == "%json" and isinstance(value, bool)):

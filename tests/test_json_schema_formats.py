@@ -45,7 +45,9 @@ def test_members(name, members, others):
 
 
 def test_every_format_is_in_the_table():
-    assert {name for name in formats._PATTERNS if not name.startswith(("idn-", "iri-"))} == {row[0] for row in TABLE}
+    assert {name for name in formats._PATTERNS if not name.startswith(("idn-", "iri-"))} == {
+        row[0] for row in TABLE
+    }
 
 
 @pytest.mark.parametrize("name", formats._WIDER)

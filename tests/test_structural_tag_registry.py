@@ -157,8 +157,13 @@ def build(model: str, choice: str, reasoning: bool) -> dict[str, Any]:
     return form
 
 
+#: Registered only once vLLM's gpt-oss parser is imported; its tags are among the peers' cases.
+ELSEWHERE = {"harmony"}
+
+
 def test_every_model_is_here() -> None:
     known = registry.SUPPORTED_STRUCTURAL_TAG_MODELS | set(registry._VLLM_STRUCTURAL_TAG_REGISTRY)
+    known -= ELSEWHERE
     assert known <= set(CALLS), known - set(CALLS)
 
 

@@ -68,7 +68,7 @@ def json_schema_grammar(
     """
     if not (isinstance(any_whitespace, bool) and isinstance(additional_properties, bool | None)):
         raise InvalidConstraint("any_whitespace and additional_properties are True or False")
-    if whitespace_pattern is not None and not any_whitespace:
+    if whitespace_pattern and not any_whitespace:
         raise InvalidConstraint("whitespace_pattern and any_whitespace=False exclude each other")
     root: Any = parse(schema) if isinstance(schema, str) else schema
     try:

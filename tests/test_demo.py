@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from importlib.metadata import Distribution
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vllm_guided.demo import cases, judges, server, setup_cpu
+from vllm_guided.demo import cases, judges, run, server, setup_cpu
 from vllm_guided.demo.client import Answer, Outcome, _verdict
 from vllm_guided.demo.report import excerpt
 
@@ -258,8 +259,7 @@ def test_signals_stop_the_server(number: signal.Signals, fake_vllm: Path, tmp_pa
         "run.write_tiny_model = lambda folder: None\n"
         f"sys.exit(run.run_demo(keep_log=Path({str(tmp_path / 'log')!r})))\n"
     )
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
+    temporary = Path(tempfile.mkdtemp(prefix="d", dir="/tmp"))
     environment = {**os.environ, "BEHAVIOUR": "hang", "TMPDIR": str(temporary)}
     demo = subprocess.Popen(
         [sys.executable, "-c", program],
@@ -275,8 +275,14 @@ def test_signals_stop_the_server(number: signal.Signals, fake_vllm: Path, tmp_pa
     output, _ = demo.communicate(timeout=30)
     assert demo.returncode == 130, output
     assert "Interrupted" in output
-    assert list(temporary.iterdir()) == []
+    temporary.rmdir()  # fails unless it is empty
     assert_nothing_left((tmp_path / "log").read_text())
+
+
+@pytest.mark.parametrize(("length", "folder"), [(20, None), (100, "/tmp")])
+def test_sockets_get_a_short_path(length: int, folder: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: "/" + "x" * length)
+    assert run._short_folder() == folder
 
 
 @pytest.mark.slow
@@ -285,8 +291,7 @@ def test_the_whole_demo(tmp_path: Path) -> None:
     """`vllm-guided demo` ends with 0: every output valid, every bad request refused, nothing left."""
     if setup_cpu.problems():
         pytest.skip("; ".join(setup_cpu.problems()))
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
+    temporary = Path(tempfile.mkdtemp(prefix="d", dir="/tmp"))  # short: vLLM's sockets lie below it
     shared_memory = set(os.listdir("/dev/shm"))
     log = tmp_path / "log"
     done = subprocess.run(
@@ -296,5 +301,5 @@ def test_the_whole_demo(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr + log.read_text()[-3000:]
     assert "WRONG" not in done.stdout
     assert done.stdout.count("valid") >= 20
-    assert list(temporary.iterdir()) == []
+    temporary.rmdir()  # fails unless it is empty
     assert set(os.listdir("/dev/shm")) <= shared_memory

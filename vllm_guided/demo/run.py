@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import tempfile
@@ -33,6 +34,7 @@ from vllm_guided.demo.report import results_table, summary
 from vllm_guided.demo.server import START_TIMEOUT, ServerFailed, VllmServer
 
 BACKEND = "vllm_guided"
+LONGEST_FOLDER = 40  # bytes of the path in which the demo makes its own folder
 LOG_SHOWN = 3000  # characters
 PLAIN_WIDTH = 140  # columns where the output is no terminal
 SERVER_OPTIONS = [
@@ -85,7 +87,9 @@ def run_demo(
 
 def _run(console: Console, backend: str, timeout: float, keep_log: Path | None) -> int:
     start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="vllm-guided-", ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(
+        prefix="vllm-guided-", dir=_short_folder(), ignore_cleanup_errors=True
+    ) as name:
         folder = Path(name)
         model = folder / "model"
         model.mkdir()
@@ -116,6 +120,13 @@ def _run(console: Console, backend: str, timeout: float, keep_log: Path | None) 
         console.print(Panel(escape(log), title="the server ended before it was told to", border_style="red"))
         return 2
     return 1 if any(outcome.wrong for outcome in [*alone, *together]) else 0
+
+
+def _short_folder() -> str | None:
+    """Where to make the demo's folder: vLLM's sockets lie in it, and their paths have 107 bytes at most."""
+    if len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER and Path("/tmp").is_dir():
+        return "/tmp"
+    return None
 
 
 def backend_options(backend: str) -> list[str]:

@@ -140,9 +140,11 @@ class GrammarCompiler:
         """An EBNF grammar as xgrammar and llama.cpp write them."""
         return self._compile("ebnf", text, root=root)
 
-    def compile_structural_tag(self, tag: dict[str, Any] | str) -> CompiledGrammar:
-        """A structural tag, as an object or its JSON text."""
-        return self._compile("structural_tag", tag)
+    def compile_structural_tag(
+        self, tag: dict[str, Any] | str, *, any_whitespace: bool = True
+    ) -> CompiledGrammar:
+        """A structural tag, as an object or its JSON text; ``any_whitespace=False``: its JSON is compact."""
+        return self._compile("structural_tag", tag, any_whitespace=any_whitespace)
 
     def compile_grammar_ir(self, grammar: ir.Grammar) -> CompiledGrammar:
         """A grammar in the intermediate representation (``vllm_guided.grammar.ir``)."""

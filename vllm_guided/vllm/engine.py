@@ -36,7 +36,7 @@ class Constraint:
     def options(self) -> dict[str, Any]:
         """The options that this kind has."""
         options: dict[str, Any] = {}
-        if self.kind in ("json_schema", "json_object"):
+        if self.kind in ("json_schema", "json_object", "structural_tag"):
             options["any_whitespace"] = self.any_whitespace
         if self.kind == "json_schema":
             options["additional_properties"] = self.additional_properties

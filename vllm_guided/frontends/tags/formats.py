@@ -26,9 +26,14 @@ Tag = tuple[Any, ir.Node]  # the begin (a string or a token) and what follows it
 
 
 class Formats:
-    """Converts formats, adding the rules they need to ``rules``."""
+    """Converts formats, adding the rules they need to ``rules``.
 
-    def __init__(self) -> None:
+    Args:
+        any_whitespace: False: JSON without blanks, where a format does not say how many.
+    """
+
+    def __init__(self, any_whitespace: bool = True) -> None:
+        self.any_whitespace = any_whitespace
         self.rules: dict[str, ir.Rule] = {}
         self.depth = 0
         self.count = 0

@@ -77,6 +77,8 @@ def schema_node(formats: Formats, fields: Fields, style: str) -> ir.Node:
         raise fields.fail("a schema is an object, true or false", "json_schema")
     any_order = fields.boolean("any_order", False)
     blanks = fields.limit("max_whitespace_cnt")
+    if blanks is None and not formats.any_whitespace:
+        blanks = 0
     excludes = fields.strings("excludes", [], empty=True)
     values = Values(formats, Schemas(schema), any_order, blanks, excludes)
     if style == "json":

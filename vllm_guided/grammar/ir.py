@@ -16,6 +16,7 @@ Sequence       one of each item in turn; the empty sequence is the empty string
 Choice         any one of the options; no options is the empty language
 Repeat         between ``minimum`` and ``maximum`` of the item (``None``: any number)
 Graph          the labels met on a path from ``start`` to an accepting node of a small labelled graph
+Bag            entries in any order, as far as flags, positions and distinctness allow it
 ============== =====================================================================================
 
 Large ``Repeat`` counts cost nothing: ``Repeat(item, 0, 100_000)`` is a counter, not 100,000 copies.
@@ -25,7 +26,7 @@ Left recursion, nullable rules, ambiguity, unproductive and unreachable rules ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 MAX_CODE_POINT = 0x10FFFF
 
@@ -106,7 +107,55 @@ class Graph:
     start: int = 0
 
 
-Node = Literal | ByteSet | CharSet | SpecialToken | Ref | Sequence | Choice | Repeat | Graph
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One kind of member of a :class:`Bag`: ``item``, then ``rest``.
+
+    Attributes:
+        item: never the empty string.
+        rest: what follows ``item`` in the same member.
+        own: a flag that must not be set yet and is set by this entry, so that of all entries with this
+            flag one is taken, once. ``None``: any number of times.
+        flags: further flags that it sets.
+        distinct: the text of ``item`` must differ from the ``item`` text of every distinct entry taken
+            before in the same bag. White space outside of double quotes does not count.
+        first, last: the positions at which it may stand (0 is the first member; ``None``: no limit).
+    """
+
+    item: Node
+    rest: Node = Sequence(())
+    own: int | None = None
+    flags: frozenset[int] = frozenset()
+    distinct: bool = False
+    first: int = 0
+    last: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bag:
+    """Members in any order with ``separator`` between them: an object's members, an array's distinct items.
+
+    A sequence of members is in the language if each entry may stand where it stands, there are between
+    ``minimum`` and ``maximum`` of them (``None``: any number), and together they set every flag in
+    ``required``. It costs one state per situation met at run time, not one per subset.
+
+    Whoever builds one sees to it that it has no dead end by its counts: entries without ``own`` and
+    entries of different ``own`` together are at least ``minimum``; at each position below ``minimum``
+    some entry may stand; entries with positions (``first``, ``last``) neither have ``own`` nor ``flags``;
+    where entries are distinct, ``maximum`` is not above the number of different items there are. At
+    most ``MAX_WANTED`` flags in ``required`` are not some entry's ``own``.
+    """
+
+    entries: tuple[Entry, ...]
+    separator: Node
+    required: frozenset[int] = frozenset()
+    minimum: int = 0
+    maximum: int | None = None
+
+
+MAX_WANTED = 8
+
+Node = Literal | ByteSet | CharSet | SpecialToken | Ref | Sequence | Choice | Repeat | Graph | Bag
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +270,12 @@ def renamed(node: Node, prefix: str) -> Node:
         case Graph(edges, accepting, start):
             moved = tuple((source, renamed(label, prefix), target) for source, label, target in edges)
             return Graph(moved, accepting, start)
+        case Bag(entries, separator, required, minimum, maximum):
+            moved_entries = tuple(
+                replace(entry, item=renamed(entry.item, prefix), rest=renamed(entry.rest, prefix))
+                for entry in entries
+            )
+            return Bag(moved_entries, renamed(separator, prefix), required, minimum, maximum)
         case _:
             return node
 

@@ -141,10 +141,19 @@ class GrammarCompiler:
         return self._compile("ebnf", text, root=root)
 
     def compile_structural_tag(
-        self, tag: dict[str, Any] | str, *, any_whitespace: bool = True
+        self,
+        tag: dict[str, Any] | str,
+        *,
+        any_whitespace: bool = True,
+        additional_properties: bool | None = None,
     ) -> CompiledGrammar:
-        """A structural tag, as an object or its JSON text; ``any_whitespace=False``: its JSON is compact."""
-        return self._compile("structural_tag", tag, any_whitespace=any_whitespace)
+        """A structural tag, as an object or its JSON text; the options hold for the JSON in it."""
+        return self._compile(
+            "structural_tag",
+            tag,
+            any_whitespace=any_whitespace,
+            additional_properties=additional_properties,
+        )
 
     def compile_grammar_ir(self, grammar: ir.Grammar) -> CompiledGrammar:
         """A grammar in the intermediate representation (``vllm_guided.grammar.ir``)."""

@@ -19,12 +19,19 @@ from vllm_guided.frontends.tags.formats import Formats
 from vllm_guided.grammar import ir
 
 
-def structural_tag_grammar(obj: dict[str, Any] | str, *, any_whitespace: bool = True) -> ir.Grammar:
+def structural_tag_grammar(
+    obj: dict[str, Any] | str,
+    *,
+    any_whitespace: bool = True,
+    additional_properties: bool | None = None,
+) -> ir.Grammar:
     """The grammar of a structural tag.
 
     Args:
         obj: the tag, or its JSON text.
         any_whitespace: False: JSON in it is compact, where a format does not say how many blanks it takes.
+        additional_properties: False: JSON objects in it that declare properties and do not say whether they
+            are open are closed, as in :func:`json_schema_grammar`.
 
     Raises:
         InvalidConstraint: not a structural tag; with a JSON pointer to the place.
@@ -41,18 +48,17 @@ def structural_tag_grammar(obj: dict[str, Any] | str, *, any_whitespace: bool = 
         except RecursionError:
             raise ConstraintTooComplex("the structural tag is nested too deeply") from None
     try:
-        return _convert(obj, any_whitespace)
+        return _convert(obj, Formats(any_whitespace, additional_properties))
     except UnicodeEncodeError:
         raise half_a_pair("") from None
     except RecursionError:
         raise ConstraintTooComplex("the structural tag is nested too deeply") from None
 
 
-def _convert(obj: Any, any_whitespace: bool) -> ir.Grammar:
+def _convert(obj: Any, formats: Formats) -> ir.Grammar:
     fields = Fields(obj, "#", "a structural tag")
     if fields.get("type", "structural_tag") != "structural_tag":
         raise fields.fail('the type is "structural_tag"', "type")
-    formats = Formats(any_whitespace)
     if "structures" in fields.value and "format" not in fields.value:
         node = _older_form(formats, fields)
     else:

@@ -38,8 +38,9 @@ class Constraint:
         options: dict[str, Any] = {}
         if self.kind in ("json_schema", "json_object", "structural_tag"):
             options["any_whitespace"] = self.any_whitespace
-        if self.kind == "json_schema":
+        if self.kind in ("json_schema", "structural_tag"):
             options["additional_properties"] = self.additional_properties
+        if self.kind == "json_schema":
             options["whitespace_pattern"] = self.whitespace_pattern
         return options
 

@@ -30,10 +30,12 @@ class Formats:
 
     Args:
         any_whitespace: False: JSON without blanks, where a format does not say how many.
+        additional_properties: False: JSON objects that do not say whether they are open are closed.
     """
 
-    def __init__(self, any_whitespace: bool = True) -> None:
+    def __init__(self, any_whitespace: bool = True, additional_properties: bool | None = None) -> None:
         self.any_whitespace = any_whitespace
+        self.additional_properties = additional_properties
         self.rules: dict[str, ir.Rule] = {}
         self.depth = 0
         self.count = 0
@@ -59,10 +61,14 @@ class Formats:
 
     def rule(self, node: ir.Node, name: str, *, shared: bool = False) -> ir.Node:
         """``node`` as a rule of its own."""
+        reference = self.reserved(name)
+        self.rules[reference.name] = ir.Rule(node, shared)
+        return reference
+
+    def reserved(self, name: str) -> ir.Ref:
+        """A rule to come, for one that refers to itself."""
         self.count += 1
-        name = f"{name}{self.count}"
-        self.rules[name] = ir.Rule(node, shared)
-        return ir.Ref(name)
+        return ir.Ref(f"{name}{self.count}")
 
     def embed(self, grammar: ir.Grammar) -> ir.Node:
         """A whole grammar as a node."""

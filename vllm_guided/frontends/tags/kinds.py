@@ -13,7 +13,7 @@ from vllm_guided.errors import InvalidConstraint, UnsupportedConstraint
 KINDS = ("string", "number", "boolean", "null", "array", "object")
 MAX_REFERENCES = 200
 
-_ANNOTATIONS = frozenset({
+ANNOTATIONS = frozenset({
     "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment",
     "$schema", "$id", "$defs", "definitions", "nullable", "strict",
 })  # fmt: skip
@@ -36,7 +36,7 @@ def kind_of(value: Any) -> str:
 
 def is_free(schema: Any) -> bool:
     """Whether the schema says nothing about values."""
-    return schema is True or (isinstance(schema, dict) and not set(schema) - _ANNOTATIONS)
+    return schema is True or (isinstance(schema, dict) and not set(schema) - ANNOTATIONS)
 
 
 class Schemas:
@@ -50,7 +50,7 @@ class Schemas:
         for _ in range(MAX_REFERENCES):
             if not isinstance(schema, dict) or "$ref" not in schema:
                 return schema
-            others = set(schema) - _ANNOTATIONS - {"$ref"}
+            others = set(schema) - ANNOTATIONS - {"$ref"}
             if others:
                 raise UnsupportedConstraint(
                     f"$ref beside {min(others)} is not supported where arguments are written as tags"
@@ -138,7 +138,7 @@ class Schemas:
         options = schema[key]
         if not isinstance(options, list) or not options:
             raise InvalidConstraint(f"{key} is an array that is not empty")
-        others = set(schema) - _ANNOTATIONS - {key, "type"}
+        others = set(schema) - ANNOTATIONS - {key, "type"}
         if others:
             raise UnsupportedConstraint(
                 f"{key} beside {min(others)} is not supported where arguments are written as tags"

@@ -10,10 +10,10 @@ from typing import Any
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint, UnsupportedConstraint
 from vllm_guided.frontends import regular
 from vllm_guided.frontends.tags.kinds import is_free
+from vllm_guided.frontends.tags.unordered import MAX_MEMBERS, in_any_order
 from vllm_guided.frontends.tags.values import Values
 from vllm_guided.grammar import ir
 
-MAX_ANY_ORDER = 8
 MAX_COUNTED = 2_000
 
 OBJECT_KEYWORDS = frozenset({
@@ -75,13 +75,11 @@ class Members:
         if (low or 0) > len(required) or high is not None:
             node = _counted(declared, required, other, int(low or 0), None if high is None else int(high))
         else:
-            if self.values.any_order and 1 < len(declared) <= MAX_ANY_ORDER:
-                node = _permutations(declared, required)
+            if self.values.any_order and len(declared) <= MAX_MEMBERS:
+                node = in_any_order(declared, required, other)
             else:
                 parts = [part if name in required else ir.optional(part) for name, part in declared.items()]
-                node = ir.sequence(*parts)
-            if other is not None:
-                node = ir.sequence(node, ir.star(other))
+                node = ir.sequence(*parts, *([ir.star(other)] if other is not None else []))
         return ir.sequence(node, self.values.blank())
 
     def checked(self, schema: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
@@ -149,20 +147,6 @@ class Members:
     def named(self, names: regular.Dfa, allowed: regular.Dfa | None, schema: Any) -> ir.Node:
         """A member whose name is any of ``names`` that are ``allowed``."""
         return self.member(regular.node(regular.intersection(names, allowed) if allowed else names), schema)
-
-
-def _permutations(members: dict[str, ir.Node], required: set[str]) -> ir.Node:
-    """Every member at most once, the required ones once, in any order: a node a set of those behind us."""
-    names = list(members)
-    whole = 1 << len(names)
-    edges = [
-        (done, members[name], done | 1 << place)
-        for done in range(whole)
-        for place, name in enumerate(names)
-        if not done >> place & 1
-    ]
-    needed = sum(1 << place for place, name in enumerate(names) if name in required)
-    return ir.Graph(tuple(edges), frozenset(done for done in range(whole) if done & needed == needed))
 
 
 def _counted(

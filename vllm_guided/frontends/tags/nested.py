@@ -51,10 +51,8 @@ class _Nested(Members):
         if key not in self.known:
             self.kept.append(schema)  # ids stay unique while this lives
             formats = self.values.formats
-            formats.count += 1
-            name = f"{key[0]}{formats.count}"
-            self.known[key] = ir.Ref(name)
-            formats.rules[name] = ir.Rule(build())
+            found = self.known[key] = formats.reserved(key[0])
+            formats.rules[found.name] = ir.Rule(build())
         return self.known[key]
 
     def item(self, schema: Any) -> ir.Node:

@@ -15,6 +15,7 @@ from vllm_guided.frontends.tags.kinds import Schemas
 from vllm_guided.grammar import ir
 
 if TYPE_CHECKING:
+    from vllm_guided.frontends.tags.any_order import AnyOrder
     from vllm_guided.frontends.tags.formats import Formats
 
 MAX_BLANKS = 32
@@ -30,12 +31,13 @@ class Values:
         self.formats = formats
         self.schemas = schemas
         self.any_order = any_order
+        self.unordered: AnyOrder | None = None
         self.excludes = excludes
         self.limit = MAX_BLANKS if blanks is None else min(blanks, MAX_BLANKS)
 
     def blank(self) -> ir.Node:
         """A bounded run of blanks between tags."""
-        name = "%blank"
+        name = f"%blank{self.limit}"
         self.formats.rules.setdefault(name, ir.Rule(ir.Repeat(ir.byte_set(b" \n\r\t"), 0, self.limit)))
         return ir.Ref(name)
 
@@ -43,28 +45,40 @@ class Values:
         """A JSON value of the schema."""
         if not self.any_order:
             return self.ordered_json(schema)
-        from vllm_guided.frontends.tags.any_order import json_node
+        if self.unordered is None:
+            from vllm_guided.frontends.tags.any_order import AnyOrder
 
-        return json_node(self, schema)
+            self.unordered = AnyOrder(self)
+        return self.unordered.node(schema)
 
     def ordered_json(self, schema: Any) -> ir.Node:
         """A JSON value of the schema, members in the declared order."""
         from vllm_guided.frontends.json_schema import json_schema_grammar
-        from vllm_guided.frontends.tags.excluded import without
 
         document = self.schemas.alone(schema)
         key = json.dumps([document, self.limit, self.excludes], ensure_ascii=False, default=str)
         if key in self.formats.embedded:
             return self.formats.embedded[key]
-        if self.limit == MAX_BLANKS:
-            grammar = json_schema_grammar(document)
-        elif self.limit == 0:
-            grammar = json_schema_grammar(document, any_whitespace=False)
-        else:
-            grammar = json_schema_grammar(document, whitespace_pattern=f"[ \\n\\r\\t]{{0,{self.limit}}}")
-        node = self.formats.embed(without(grammar, self.excludes) if self.excludes else grammar)
+        bounded = 0 < self.limit < MAX_BLANKS
+        grammar = json_schema_grammar(
+            document,
+            any_whitespace=self.limit > 0,
+            additional_properties=self.formats.additional_properties,
+            whitespace_pattern=f"[ \\n\\r\\t]{{0,{self.limit}}}" if bounded else None,
+        )
+        node = self.formats.embed(self.without_excludes(grammar))
         self.formats.embedded[key] = node
         return node
+
+    def without_excludes(self, grammar: ir.Grammar) -> ir.Grammar:
+        """The JSON texts of ``grammar`` that hold no excluded string."""
+        from vllm_guided.frontends.tags.excluded import without
+
+        return without(grammar, self.excludes) if self.excludes else grammar
+
+    def filtered(self, node: ir.Node) -> ir.Node:
+        """The texts of a JSON string or name that hold no excluded string."""
+        return self.without_excludes(ir.Grammar({"text": ir.Rule(node)}, "text")).rules["text"].body
 
     def raw(self, schema: dict[str, Any], close: str, *, blanks: bool) -> ir.Node:
         """A string written as it is, and the closing tag."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+
 import naive
 import pytest
 
@@ -37,6 +40,21 @@ TABLE = [
     ('root ::= TagDispatch(excludes=("ab", "bb")) "ab"', ["ab", "xab", "aab"], ["abab", "bbab"]),
     ('root ::= "<" r ">"\nr[lazy] ::= [a-z]+', ["<a>"], ["<ab>", "<>"]),
     ('root ::= r "!"\nr[lazy, capture="x"] ::= a "."\na ::= [a-z] a | [a-z]', ["ab.!"], [".!", "a..!"]),
+    # names as llama.cpp has them, and its dot between two of them
+    ('root ::= 1st "-" 2\n1st ::= [0-9]+\n2 ::= "z"', ["12-z"], ["2-"]),
+    ('root ::= a.b a.*\na ::= "a"\nb ::= "b"', ["axba", "a\nba!!"], ["aba"]),
+    ('root ::= a.b\na.b ::= "q"\na ::= "a"\nb ::= "b"', ["q"], ["axb"]),
+    ('\ufeffroot ::= -x-\n-x- ::= "q"', ["q"], ["-"]),
+    # look-ahead
+    ('root ::= a ("x" | "y")\na ::= "a" "b"? (="x")', ["ax", "abx"], ["ay", "aby", "a"]),
+    ('root ::= a [a-z]*\na ::= "a" (="bc" | "d")', ["abc", "adz", "abcz"], ["a", "ab", "abd", "axx"]),
+    ('root ::= (a | "b")*\na ::= "a" (="ba")', ["", "bb"], ["a", "aba", "ab", "abab"]),
+    ('root ::= "(" root ")" | x\nx ::= "x" (=")")', ["(x)", "((x))"], ["x", "((x)"]),
+    ("root ::= k .*\nk ::= [k] (= [à-ü])", ["kéx"], ["k", "kz", "kĀ"]),
+    ('root ::= k "a"{0,5}\nk ::= "k" (= "a"{2,3})', ["kaa", "kaaaaa"], ["k", "ka", "kaaaaaa"]),
+    ('root ::= k n*\nn ::= [0-9]\nk ::= "k" (= n n)', ["k12", "k123"], ["k1"]),
+    ('root ::= k\nk ::= "k" (= "b"?)', ["k"], ["", "kb"]),
+    ('root ::= x "ab"\nx ::= "a"+ | "b" (= "a")', ["aab", "bab"], ["xab"]),
     ('root ::= s\ns[max_chars=2] ::= ("é" | "ab")*', ["", "éé", "ab"], ["ééé", "abé"]),
 ]
 
@@ -105,9 +123,15 @@ INVALID = [
     ("root ::= [\ud800] a[x", "line 1, column 15", "no closing ]"),
     ('root[lazy=1] ::= "a"', "line 1, column 1", "no value"),
     ('root[lazy, lazy] ::= "a"', "line 1, column 12", "twice"),
+    ('root ::= "a" (="b")', "line 1, column 1", "never follows"),
+    ('root ::= ("a" (="b")) "b"', "line 1, column 15", "end of a rule"),
+    ('root ::= a "b"\na ::= "a" (="b") | "c"', "line 2, column 18", "not expected"),
 ]
 UNSUPPORTED = [
-    ('root ::= "a" (="b")', "line 1, column 14", "lookahead"),
+    ('root ::= a "b"\na ::= "a" (= <x>)', "line 2, column 1", "special tokens"),
+    ('root ::= a "b"\na ::= "a" (= b)\nb ::= "(" b ")" | "x"', "line 2, column 1", "calls itself"),
+    ('root ::= a "b"\na ::= "a" (= b)\nb ::= "b" (= "c")', "line 2, column 1", "of its own"),
+    ('root[lazy] ::= a "b"\na ::= "a" (= "b")', "line 1, column 1", "look-ahead of its own"),
     ("root ::= [\\d]", "line 1, column 11", "list the characters"),
     ('root ::= Substring("a", x=1)', "line 1, column 10", "no option x"),
     ('root[max_tokens=3] ::= "a"', "line 1, column 1", "max_tokens"),
@@ -178,3 +202,37 @@ def test_a_wrong_guess_says_how_to_name_the_dialect() -> None:
         grammar_from_text("# dialect: peg\na <- b")
     grammar = grammar_from_text('# dialect: lark\nstart: "a"')
     assert naive.accepts(grammar, b"a")
+
+
+# {look} is where the look-ahead stands, and what it asks for
+LOOKING = [
+    ('root ::= s s\ns ::= "a" s "b" | t\nt ::= "b"?{look}', '"b" | "aa"'),
+    ('root ::= x*\nx ::= "a" | y "b"\ny ::= "a"*{look}', '"ba"'),
+    ('root ::= ("a" x){{1,2}} "b"*\nx ::= "b"{{0,2}}{look}', '"b" "b"'),
+    ('root ::= x root | "b"\nx ::= "a" | "b" y\ny ::= "" | "a" x{look}', "[ab] [b]"),
+]
+
+
+@pytest.mark.parametrize(("text", "asked"), LOOKING)
+def test_look_ahead_against_marked_words(text: str, asked: str) -> None:
+    """A word is in the language if marks can be put in it: one behind each rule that looks ahead."""
+    lines = text.split("\n")
+    lines[-1] = re.sub(r"::= (.*)\{look\}", r'::= (\1) "#"', lines[-1])
+    marked = ebnf_grammar("\n".join(lines).replace("{{", "{").replace("}}", "}"))
+    looking = ebnf_grammar(text.format(look=f" (= {asked})"))
+    follows = ebnf_grammar(f"root ::= {asked}")
+    heads = {word for word in words("ab", 3) if naive.accepts(follows, word.encode())}
+    expected = set()
+    for word in words("ab#", 7):
+        tails = [word[place:].replace("#", "") for place, char in enumerate(word) if char == "#"]
+        if all(any(tail.startswith(head) for head in heads) for tail in tails) and naive.accepts(
+            marked, word.encode()
+        ):
+            expected.add(word.replace("#", ""))
+    found = {word for word in words("ab", 4) if naive.accepts(looking, word.encode())}
+    assert {word for word in found if len(word) <= 3} == {word for word in expected if len(word) <= 3}
+    assert len(expected) > 1
+
+
+def words(letters: str, longest: int) -> list[str]:
+    return ["".join(word) for size in range(longest + 1) for word in itertools.product(letters, repeat=size)]

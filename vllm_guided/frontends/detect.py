@@ -20,7 +20,7 @@ DIALECTS = ("lark", "ebnf")
 _NAMED = re.compile(r"\s*#\s*dialect\s*:\s*(\w+)\s*(?:\n|$)")
 _HEAD = re.compile(
     r"""^[ \t]*(?:
-        (?P<ebnf>[A-Za-z_][\w.-]*[ \t]*(?:\[[^\]\n]*\])?\s*::=)
+        (?P<ebnf>[\w-][\w.-]*[ \t]*(?:\[[^\]\n]*\])?\s*::=)
       | (?P<lark>%[a-z_]+
                | [?!]{0,2}_*[A-Za-z][\w-]*
                  (?:::_)?(?:\[[^\]\n]*\])?(?:\{[^}\n]*\})?(?:\.[-+]?\d+)?[ \t]*:(?!:))
@@ -65,6 +65,7 @@ def grammar_from_text(text: str, start: str | None = None) -> ir.Grammar:
         GrammarError: as :func:`lark_grammar` and :func:`ebnf_grammar`; the message says as what the text
             was read, and how to name the other language.
     """
+    text = text.removeprefix("\ufeff")
     dialect = dialect_of(text)
     try:
         if dialect == "lark":

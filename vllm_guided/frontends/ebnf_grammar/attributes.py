@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from typing import Any
 
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint, UnsupportedConstraint
@@ -17,8 +18,13 @@ _REFUSED = {
 }
 
 
-def applied(name: str, attributes: dict[str, Any], bodies: dict[str, ir.Node]) -> ir.Node:
-    """The body of rule ``name`` with its attributes carried out.
+def applied(
+    name: str,
+    attributes: dict[str, Any],
+    bodies: Mapping[str, ir.Node],
+    asserting: Container[str] = (),
+) -> ir.Node:
+    """The body of rule ``name`` with its attributes carried out; the rules ``asserting`` look ahead.
 
     Raises:
         InvalidConstraint, UnsupportedConstraint: without a place, which the caller adds.
@@ -32,33 +38,43 @@ def applied(name: str, attributes: dict[str, Any], bodies: dict[str, ir.Node]) -
         if key == "lazy" and value is not True:
             raise InvalidConstraint("lazy takes no value")
     if "lazy" in attributes:
-        body = regular.node(regular.shortest(regular.dfa(regular_body(name, bodies))))
+        body = regular.node(regular.shortest(regular.dfa(regular_body(name, bodies, asserting))))
     if "max_chars" in attributes:
         limit = str(attributes["max_chars"])
         if not limit.isdigit() or int(limit) > 5_000:
             raise InvalidConstraint("max_chars is a whole number, at most 5000")
-        inner = body if "lazy" in attributes else regular_body(name, bodies)
+        inner = body if "lazy" in attributes else regular_body(name, bodies, asserting)
         bound = regular.dfa(ir.Repeat(ir.ANY_CHAR, 0, int(limit)))
         body = regular.node(regular.intersection(regular.dfa(inner), bound))
     return body
 
 
-def regular_body(name: str, bodies: dict[str, ir.Node]) -> ir.Node:
+def regular_body(name: str, bodies: Mapping[str, ir.Node], asserting: Container[str] = ()) -> ir.Node:
     """The rule as a regular node: rules it uses are put in place, recursion is allowed at the end only."""
-    return _Inliner(bodies).rule(name, ())
+    return _Inliner(bodies, asserting, "a rule with lazy or max_chars").rule(name, ())
+
+
+def regular_assertion(node: ir.Node, bodies: Mapping[str, ir.Node], asserting: Container[str]) -> ir.Node:
+    """What a look-ahead asks for as a regular node, in the same way."""
+    return _Inliner(bodies, asserting, "a look-ahead (= ...)").inline(node, ("",))
 
 
 class _Inliner:
-    def __init__(self, bodies: dict[str, ir.Node]) -> None:
+    def __init__(self, bodies: Mapping[str, ir.Node], asserting: Container[str], what: str) -> None:
         self.bodies = bodies
+        self.asserting = asserting
+        self.what = what
         self.budget = MAX_INLINED
 
     def rule(self, name: str, under_way: tuple[str, ...]) -> ir.Node:
         """A right-linear rule as a graph: node 0 begins it, node 1 ends it."""
         if name in under_way:
             raise UnsupportedConstraint(
-                f"a rule with lazy or max_chars is a regular language, but {name} calls itself in the middle"
+                f"{self.what} is a regular language, but {name} calls itself in the middle; "
+                "write the part that matters without recursion"
             )
+        if under_way and name in self.asserting:
+            raise UnsupportedConstraint(f"{self.what} cannot use {name}, which has a look-ahead of its own")
         self.spend(name)
         edges: list[tuple[int, ir.Node, int]] = []
         body = self.bodies[name]
@@ -73,14 +89,16 @@ class _Inliner:
     def spend(self, name: str) -> None:
         self.budget -= 1
         if self.budget < 0:
-            raise ConstraintTooComplex(f"the rule {name} grows too large where it is put into a lazy one")
+            raise ConstraintTooComplex(
+                f"the rule {name} grows too large where it is put in place; {self.what} wants small rules"
+            )
 
     def inline(self, node: ir.Node, under_way: tuple[str, ...]) -> ir.Node:
         match node:
             case ir.Ref(name):
                 return self.rule(name, under_way)
             case ir.SpecialToken():
-                raise UnsupportedConstraint("a rule with lazy or max_chars cannot hold special tokens")
+                raise UnsupportedConstraint(f"{self.what} cannot hold special tokens")
             case ir.Sequence(items):
                 return ir.sequence(*(self.inline(item, under_way) for item in items))
             case ir.Choice(options):

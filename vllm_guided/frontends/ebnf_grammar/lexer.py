@@ -15,6 +15,7 @@ from vllm_guided.grammar import ir
 
 _BLANK = re.compile(r"(?:\s+|\#[^\n]*)*")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_WORD = re.compile(r"[A-Za-z0-9_-]+")  # a name to llama.cpp, whatever it begins with
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _COUNT = re.compile(r"\{\s*(\d+)?\s*(?:(,)\s*(\d+)?\s*)?\}")
 _SPECIAL = re.compile(r"<\[(\d{1,9})\]>|<(?!\[)[^<>\s]+>")
@@ -71,8 +72,11 @@ class Lexer:
             return self.char_class(position)
         if match := _NAME.match(self.source, position):
             return Lexeme("name", match.group(), position, match.end())
-        if match := _NUMBER.match(self.source, position):
-            return Lexeme("number", match.group(), position, match.end())
+        number, word = _NUMBER.match(self.source, position), _WORD.match(self.source, position)
+        if word and (not number or word.end() > number.end()):
+            return Lexeme("name", word.group(), position, word.end())
+        if number:
+            return Lexeme("number", number.group(), position, number.end())
         if char == "{":
             match = _COUNT.match(self.source, position)
             if not match or not (match[1] or match[2]):
@@ -122,7 +126,9 @@ class Lexer:
         while True:
             char = self.source[position : position + 1]
             if char in ("", "\n", "\r"):
-                raise self.fail("the string has no closing quote on its line", start)
+                raise self.fail(
+                    "the string has no closing quote on its line; a line end in it is written \\n", start
+                )
             if char == '"':
                 break
             if char == "\\":

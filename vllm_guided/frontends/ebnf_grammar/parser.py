@@ -1,6 +1,6 @@
 """EBNF tokens to IR rules: recursive descent over one rule after another.
 
-    rule     = name [attributes] "::=" choice
+    rule     = name [attributes] "::=" choice [ "(=" choice ")" ]
     choice   = sequence { "|" sequence }
     sequence = { element [ "*" | "+" | "?" | "{m,n}" ] }
     element  = string | class | "." | name | "(" choice ")" | macro "(" arguments ")" | <token>
@@ -10,10 +10,11 @@ A rule ends where the next one's ``name ::=`` begins, so line ends mean nothing.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint, UnsupportedConstraint
+from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint
 from vllm_guided.frontends.ebnf_grammar.lexer import Lexeme, Lexer
 from vllm_guided.frontends.ebnf_grammar.macros import MACROS, expand, tokens
 from vllm_guided.frontends.positions import line_and_column
@@ -25,12 +26,13 @@ MAX_COUNT = 1_000_000
 
 @dataclass(slots=True)
 class Parsed:
-    """Bodies and attributes by rule name, and where each rule and each reference stands."""
+    """Bodies, attributes and look-ahead by rule name, and where each rule and each reference stands."""
 
     bodies: dict[str, ir.Node] = field(default_factory=dict)
     attributes: dict[str, dict[str, Any]] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
     references: dict[str, int] = field(default_factory=dict)
+    assertions: dict[str, ir.Node] = field(default_factory=dict)
 
 
 class Parser:
@@ -66,7 +68,7 @@ class Parser:
         while position < len(self.source):
             token = self.lexer.token(position)
             after = self.lexer.skip(token.end)
-            if token.kind == "name":
+            if token.kind in ("name", "number"):
                 attributes, behind = self.header(after)
                 if behind:
                     self.headers.add(len(out))
@@ -76,7 +78,8 @@ class Parser:
             out.append(token)
             position = after
         out.append(Lexeme("end", "", position, position))
-        return out
+        defined = {token.value[0] for token in out if token.kind == "header"}
+        return [part for token in out for part in _parts(token, defined)]
 
     def header(self, position: int) -> tuple[dict[str, Any], int]:
         """Attributes and the offset behind ``::=`` where a rule's head goes on; else 0."""
@@ -151,6 +154,10 @@ class Parser:
             raise self.fail(f'the rule {name} has no body; the empty string is written ""', token)
         self.result.places[name] = token.start
         body = self.choice()
+        if self.here.kind == "(=":
+            self.take()
+            self.result.assertions[name] = self.choice()
+            self.take(")")
         if self.here.kind not in ("header", "end"):
             raise self.fail(f"{self.shown(self.here)} is not expected here", self.here)
         self.result.bodies[name] = body
@@ -173,7 +180,7 @@ class Parser:
 
     def sequence(self) -> ir.Node:
         items: list[ir.Node] = []
-        while self.here.kind not in ("|", ")", "end", "header"):
+        while self.here.kind not in ("|", ")", "(=", "end", "header"):
             items.append(self.quantified())
         return ir.sequence(*items)
 
@@ -219,15 +226,14 @@ class Parser:
                 return tokens([self.take("special").value], negated=True)
             case "(":
                 inner = self.choice()
+                if self.here.kind == "(=":
+                    raise self.fail(
+                        "a look-ahead (= ...) stands at the end of a rule; give this part a rule of its own",
+                        self.here,
+                    )
                 self.take(")")
                 return inner
-            case "(=":
-                raise UnsupportedConstraint(
-                    "lookahead assertions (= ...) are not supported; leave it out, or write what must follow"
-                    " where the rule is used",
-                    where=line_and_column(self.source, token.start),
-                )
-            case "name":
+            case "name" | "number":
                 if self.here.kind in ("(", "(=") and token.value in MACROS and self.here.start == token.end:
                     return self.macro(token)
                 self.result.references.setdefault(token.value, token.start)
@@ -286,3 +292,17 @@ class Parser:
                     raise self.fail("a list of values is expected here", token)
                 return tuple(values)
         raise self.fail(f"{self.shown(token)} is not an argument", token)
+
+
+def _parts(token: Lexeme, defined: set[str]) -> list[Lexeme]:
+    """A name with dots, if no rule has it, as llama.cpp reads it: names, and dots for any character."""
+    if token.kind != "name" or "." not in token.value or token.value in defined:
+        return [token]
+    pieces = re.findall(r"\.|[^.]+", token.value)
+    if not all(piece == "." or piece in defined for piece in pieces):
+        return [token]
+    parts, start = [], token.start
+    for piece in pieces:
+        parts.append(Lexeme("." if piece == "." else "name", piece, start, start + len(piece)))
+        start += len(piece)
+    return parts

@@ -65,7 +65,10 @@ UNSUPPORTED = [
     (BOTH, r"(?P<n>a)(?P=n)", 9, r"back-reference \(\?P=name\)"),
     (BOTH, r"(?P>n)", 1, "recursion"),
     (BOTH, r"(a)(?(1)b|c)", 4, "conditional"),
-    (BOTH, r"\p{Emoji}", 1, r"Unicode property '\\p{Emoji}'"),
+    (BOTH, r"\p{Emojis}", 1, r"Unicode property '\\p{Emojis}'"),
+    (BOTH, r"a\p{Script=Klingon}", 2, r"Unicode property '\\p{Script=Klingon}'"),
+    (BOTH, r"\p{Block=Basic_Latin}", 1, "code point ranges"),
+    (BOTH, r"\p{RGI_Emoji}", 1, "code point ranges"),
     (("python",), r"(?>a+b)", 1, "atomic group"),
     (("python",), r"(?:ab?)*+", 8, "possessive quantifier"),
 ]

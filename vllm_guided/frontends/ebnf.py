@@ -3,8 +3,9 @@
     ebnf_grammar('root ::= "[" item ("," item){2,4} "]"\\nitem ::= [a-z]+')
 
 Both dialects are read as one. Strings take ``\\n \\t \\xHH \\uHHHH \\UHHHHHHHH`` and the like; classes too;
-``.`` is any character. ``rule ::= body (= what follows)`` looks ahead, exactly. Macros are those of xgrammar (``Regex``, ``Substring``, ``TagDispatch``, ``Token``,
-``ExcludeToken``, ``TokenTagDispatch``); ``<name>``, ``<[5]>`` and ``!<name>`` are special tokens as in GBNF.
+``.`` is any character. ``rule ::= body (= what follows)`` looks ahead, exactly. Macros are those of
+xgrammar (``Regex``, ``Substring``, ``TagDispatch``, ``Token``, ``ExcludeToken``, ``TokenTagDispatch``);
+``<name>``, ``<[5]>`` and ``!<name>`` are special tokens as in GBNF.
 The steps are the modules of :mod:`vllm_guided.frontends.ebnf_grammar`.
 """
 

@@ -237,7 +237,8 @@ class Escapes:
         ranges = unicode_sets.property_set(name)
         if ranges is None:
             raise UnsupportedConstraint(
-                rf"Unicode property '\p{{{name}}}': use a general category as \p{{Lu}}, or code point ranges",
+                rf"Unicode property '\p{{{name}}}' is not known: use a general category as \p{{Lu}},"
+                r" a script as \p{sc=Greek}, a binary property as \p{Alphabetic}, or code point ranges",
                 where=self.where(start),
             )
         return complement(ranges) if negated else ranges

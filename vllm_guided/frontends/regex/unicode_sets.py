@@ -1,7 +1,8 @@
 """The character sets that patterns name: ``\\d \\w \\s . \\p{...}``, and case-insensitive closures.
 
-Everything comes from the running Python's own Unicode tables (``unicodedata`` and ``re``), each set the
-first time a pattern asks for it, in a few milliseconds. Standards: Python's ``re`` documentation;
+Everything but scripts and some binary properties (:mod:`unicode_tables`) comes from the running Python's own
+Unicode tables (``unicodedata`` and ``re``), each set the first time a pattern asks for it, in a few
+milliseconds. Standards: Python's ``re`` documentation;
 ECMA-262, section 22.2.2 (CharacterClassEscape, Canonicalize); UTS 18 for the names of properties.
 """
 
@@ -16,6 +17,7 @@ from itertools import groupby
 import numpy as np
 
 from vllm_guided.automaton.char_sets import ALL, Ranges, complement, normalised, union
+from vllm_guided.frontends.regex.unicode_tables import QUALIFIERS, binary, loose, script
 
 DIGIT_ASCII: Ranges = ((48, 57),)
 WORD_ASCII: Ranges = ((48, 57), (65, 90), (95, 95), (97, 122))
@@ -137,23 +139,27 @@ def _binary_property(name: str) -> Ranges | None:
             return None
 
 
-def _key(name: str) -> str:
-    return name.replace("_", "").replace("-", "").replace(" ", "").lower()
-
-
 def property_set(text: str) -> Ranges | None:
-    """The set of ``\\p{text}``: a general category, or a property known exactly; None if it is neither."""
+    """The set of ``\\p{text}``; None if no property is named so.
+
+    Known are general categories (``Lu``, ``gc=Lu``), scripts (``sc=Greek``, ``scx=Greek``, and ``Greek`` as
+    other dialects have it), binary properties (``Alphabetic``), and these behind ``Is``, as in Java.
+    """
     name, equals, value = text.partition("=")
+    key = loose(name)
     if equals:
-        if _key(name) in ("gc", "generalcategory"):
-            category = GENERAL_CATEGORIES.get(_key(value))
+        if key in ("gc", "generalcategory"):
+            category = GENERAL_CATEGORIES.get(loose(value))
             return _category(category) if category else None
-        return None
-    key = _key(name)
+        qualifier = QUALIFIERS.get(key)
+        return script(value, qualifier) if qualifier else None
     category = GENERAL_CATEGORIES.get(key)
     if category:
         return _category(category)
-    return _binary_property(key)
+    for found in (_binary_property(key), binary(key), script(key)):
+        if found is not None:
+            return found
+    return property_set(key[2:]) if key.startswith("is") and len(key) > 2 else None
 
 
 def _lower(character: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+from bags import Ends, Taken, may_end, text_of
+
 from vllm_guided.grammar import ir
 
 FAR = 1_000_000
@@ -38,8 +40,23 @@ class Sampler:
                 return min(map(self.height, options), default=FAR)
             case ir.Repeat(item, minimum, _):
                 return self.height(item) if minimum else 0
+            case ir.Bag() as bag:
+                return self.bag_height(bag)
             case _:
                 return 0
+
+    def bag_height(self, bag: ir.Bag) -> int:
+        """The least height of entries with which the bag can end."""
+        least = sorted({self.member_height(entry) for entry in bag.entries} | {0})
+        return next((height for height in least if self.ends(bag, height).can_end(Taken())), FAR)
+
+    def member_height(self, entry: ir.Entry) -> int:
+        return max(self.height(entry.item), self.height(entry.rest))
+
+    def ends(self, bag: ir.Bag, height: int) -> Ends:
+        """The ways to end ``bag`` with entries of at most this height."""
+        usable = [i for i, entry in enumerate(bag.entries) if self.member_height(entry) <= height < FAR]
+        return Ends(bag, usable, self.height(bag.separator) < FAR)
 
     def text(self) -> str | None:
         """One text, or None where the bytes drawn are no UTF-8."""
@@ -74,6 +91,8 @@ class Sampler:
                 return self.sample(self.grammar.rules[name].body, depth - 1)
             case ir.Graph(edges, accepting, start):
                 return self.walk(edges, accepting, start, depth)
+            case ir.Bag() as bag:
+                return self.members(bag, depth)
         raise AssertionError(node)
 
     def walk(
@@ -101,4 +120,29 @@ class Sampler:
             label, state = self.random.choice(moves)
             out += self.sample(label, depth - 1)
             steps -= 1
+        return out
+
+    def members(self, bag: ir.Bag, depth: int) -> bytes:
+        """Members at random, few and low ones where it is deep; a text that was used is drawn again."""
+        ends = self.ends(bag, FAR - 1 if depth > 0 else self.bag_height(bag))
+        out, taken, extra = b"", Taken(), self.random.choice([0, 0, 1, 2, 4]) if depth > 0 else 0
+        while extra > 0 or not may_end(bag, taken):
+            if may_end(bag, taken):
+                extra -= 1
+            nexts = ends.nexts(taken)
+            if not nexts:
+                break
+            entry = bag.entries[self.random.choice(nexts)]
+            for _ in range(200):
+                item = self.sample(entry.item, depth - 1)
+                after = taken.plus(entry, text_of(item))
+                if not entry.distinct or text_of(item) not in taken.texts:
+                    break
+            else:
+                if may_end(bag, taken):
+                    break
+                raise AssertionError(f"no other text was drawn of {entry.item}")
+            out += (self.sample(bag.separator, depth - 1) if taken.count else b"") + item
+            out += self.sample(entry.rest, depth - 1)
+            taken = after
         return out

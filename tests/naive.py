@@ -7,14 +7,19 @@ tokens may come next (:func:`mask`). Nothing here knows of the engine.
 
 The recogniser is Earley's (1970) with the nullable rule of Aycock and Horspool (2002). Every node of the IR
 is a nonterminal of its own; an item is (node, how far it got, where it began). How far: a sequence's dot,
-a repetition's count, a graph's node, the bytes of a character. What can never be finished (unproductive) is
-taken out first, so a set with an item in it means that the data can be finished.
+a repetition's count, a graph's node, the bytes of a character, the members of a bag so far. What can never be
+finished (unproductive) is taken out first, so a set with an item in it means that the data can be finished:
+but for bags with distinct items, where the data must be tried on until it is clear that an item under way can
+become one that is not taken (:meth:`Recogniser.alive`).
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
+
+from bags import Ends, Taken, Text, may_end, text_of
 
 from vllm_guided.grammar import ir
 
@@ -22,6 +27,12 @@ Token = tuple[str, int | str]
 Symbol = int | Token
 Data = bytes | Sequence[int | bytes | Token]
 Item = tuple[int, Any, int]
+
+# How many texts an item of a bag may have to be listed, and how many beginnings are tried to list them.
+FEW_TEXTS = 12
+TRIED_BEGINNINGS = 400
+# Blanks in a row, outside quotes, that are tried where they change nothing.
+MOST_BLANKS = 2
 
 
 class VocabularyLike(Protocol):
@@ -101,10 +112,22 @@ class Recogniser:
         self.graphs = {
             n: self._useful_edges(n) for n, node in enumerate(self.nodes) if isinstance(node, ir.Graph)
         }
+        self.bags = {n: self._ends(n) for n, node in enumerate(self.nodes) if isinstance(node, ir.Bag)}
+        self.distinct = any(entry.distinct for ends in self.bags.values() for entry in ends.bag.entries)
+        self._start(0)
+        # The inner ones first, which the outer ones are listed with.
+        for n, ends in reversed(self.bags.items()):
+            self._list_few(n, ends)
+        if self.bags:
+            self._start(0)
+
+    def _start(self, root: int) -> None:
+        """Begin to read a text of the node ``root``."""
+        self.root = root
+        self.symbols: list[Symbol] = []
         self.sets: list[list[Item]] = []
         self.waiting: list[dict[int, list[Item]]] = []
-        seed: list[Item] = [(0, self._begin(0), 0)] if self.productive[0] else []
-        self._append(seed)
+        self._append([(root, self._begin(root), 0)] if self.productive[root] else [])
 
     # -- the grammar ---------------------------------------------------------------------------------------
 
@@ -132,6 +155,8 @@ class Recogniser:
                     inside = (item,)
                 case ir.Graph(edges):
                     inside = tuple(label for _, label, _ in edges)
+                case ir.Bag(entries, separator):
+                    inside = (*(part for entry in entries for part in (entry.item, entry.rest)), separator)
                 case ir.SpecialToken() as token:
                     inside = ()
                     if self.vocabulary is not None:
@@ -189,6 +214,8 @@ class Recogniser:
                 return (maximum is None or maximum >= minimum) and (minimum == 0 or nullable[children[0]])
             case ir.Graph():
                 return self._graph_accepts(n, nullable)
+            case ir.Bag() as bag:
+                return may_end(bag, Taken())
             case _:
                 return False
 
@@ -216,6 +243,8 @@ class Recogniser:
                 return (maximum is None or maximum >= minimum) and (minimum == 0 or productive[children[0]])
             case ir.Graph():
                 return self._graph_accepts(n, productive)
+            case ir.Bag() as bag:
+                return self._bag_ends(n, bag, productive).can_end(Taken())
         raise TypeError(f"not a node: {self.nodes[n]!r}")
 
     def _useful_edges(self, n: int) -> dict[int, list[tuple[int, int]]]:
@@ -236,6 +265,55 @@ class Recogniser:
                 useful.setdefault(source, []).append((label, target))
         return useful
 
+    def _bag_ends(self, n: int, bag: ir.Bag, productive: list[bool]) -> Ends:
+        children = self.children[n]
+        pairs = zip(children[:-1:2], children[1:-1:2], strict=True)
+        usable = [index for index, pair in enumerate(pairs) if all(productive[part] for part in pair)]
+        return Ends(bag, usable, productive[children[-1]])
+
+    def _ends(self, n: int) -> Ends:
+        bag = self.nodes[n]
+        assert isinstance(bag, ir.Bag)
+        if any(self.nullable[item] for item in self.children[n][:-1:2]):
+            raise ValueError(f"an item of a bag that may be empty: {bag}")
+        return self._bag_ends(n, bag, self.productive)
+
+    def _list_few(self, n: int, ends: Ends) -> None:
+        """Find the texts of a bag's distinct items where there are few."""
+        for index in ends.usable:
+            if ends.bag.entries[index].distinct:
+                texts = self._few_texts(self.children[n][2 * index])
+                if texts is not None:
+                    ends.few[index] = texts
+        ends.known.clear()
+
+    def _few_texts(self, item: int) -> frozenset[Text] | None:
+        """All texts of the node ``item``, as distinct items are compared; None where there are many."""
+        some = self._texts(item, 3)
+        return self._texts(item, 256) if some is not None else None
+
+    def _texts(self, item: int, width: int) -> frozenset[Text] | None:
+        """The texts found with at most ``width`` of the symbols that the same terminals read."""
+        other = copy.copy(self)
+        other._start(item)
+        found: set[Text] = set()
+        todo: list[list[Symbol]] = [[]]
+        for tried, beginning in enumerate(todo):
+            if len(found) > FEW_TEXTS or tried > TRIED_BEGINNINGS:
+                return None
+            other.push_all(beginning)
+            if other.accepting():
+                found.add(text_of(beginning))
+            for symbol in other.readable(width):
+                longer = [*beginning, symbol]
+                if text_of(longer) == text_of(longer[: -MOST_BLANKS - 1]):
+                    continue
+                if other.push(symbol):
+                    other.pop()
+                    todo.append(longer)
+            other.pop(len(beginning))
+        return frozenset(found)
+
     # -- how far an item got -------------------------------------------------------------------------------
 
     def _begin(self, n: int) -> Any:
@@ -244,6 +322,8 @@ class Recogniser:
                 return b""
             case ir.Graph(_, _, start):
                 return start
+            case ir.Bag():
+                return "member", Taken()
             case _:
                 return 0
 
@@ -259,6 +339,9 @@ class Recogniser:
                 return bool(state >= minimum) or self.nullable[self.children[n][0]]
             case ir.Graph(_, accepting):
                 return state in accepting
+            case ir.Bag() as bag:
+                phase, taken, *_ = state
+                return (phase == "separator" or taken.count == 0) and may_end(bag, taken)
             case _:
                 return bool(state == 1)
 
@@ -279,8 +362,35 @@ class Recogniser:
                 return [(children[0], min(state + 1, minimum) if maximum is None else state + 1)]
             case ir.Graph():
                 return self.graphs[n].get(state, [])
+            case ir.Bag():
+                return self._bag_calls(n, *state)
             case _:
                 return []
+
+    def _bag_calls(self, n: int, phase: str, taken: Taken, index: int = 0) -> list[tuple[int, Any]]:
+        """A bag goes from "member" over "item" and "rest" to "separator", and from there to "member".
+
+        "item" is a state on paper only: see :meth:`_completed`.
+        """
+        children, ends = self.children[n], self.bags[n]
+        if phase == "member":
+            return [(children[2 * index], ("item", taken, index)) for index in ends.nexts(taken)]
+        if phase == "rest":
+            return [(children[2 * index + 1], ("separator", taken))]
+        return [(children[-1], ("member", taken))] if ends.nexts(taken) else []
+
+    def _completed(self, parent: Item, origin: int) -> Item | None:
+        """The item once the node it waited for was read from ``origin`` up to here; None if it may not be."""
+        n, state, begun = parent
+        if not isinstance(self.nodes[n], ir.Bag) or state[0] != "item":
+            return parent
+        _, taken, index = state
+        entry, ends = self.bags[n].bag.entries[index], self.bags[n]
+        text = text_of(self.symbols[origin:]) if entry.distinct else None
+        if text is not None and text in taken.texts:
+            return None
+        after = taken.plus(entry, text)
+        return (n, ("rest", after, index), begun) if ends.can_end(after) else None
 
     def _read(self, n: int, state: Any, symbol: Symbol) -> Any | None:
         """How far a terminal got after ``symbol``; None if the symbol does not fit."""
@@ -333,7 +443,9 @@ class Recogniser:
             # An item that ends where it began was seen by the nullable rule when it was predicted.
             if origin != here and self._is_finished(n, state):
                 for parent in self.waiting[origin].get(n, ()):
-                    add(parent)
+                    after_it = self._completed(parent, origin)
+                    if after_it is not None:
+                        add(after_it)
             counted = isinstance(self.nodes[n], ir.Repeat)
             for child, after in self._calls(n, state):
                 waiting.setdefault(child, []).append((n, after, origin))
@@ -345,29 +457,39 @@ class Recogniser:
 
     def push(self, symbol: Symbol) -> bool:
         """Read one symbol; False, and nothing changes, if the language has no string that goes on so."""
+        if not self._push(symbol):
+            return False
+        if not self.alive():
+            self.pop()
+            return False
+        return True
+
+    def _push(self, symbol: Symbol) -> bool:
+        """Read one symbol, if there is an item that fits; whether it can be finished is not asked."""
         seed = []
         for n, state, origin in self.sets[-1]:
             after = self._read(n, state, symbol)
             if after is not None:
                 seed.append((n, after, origin))
         if seed:
+            self.symbols.append(symbol)
             self._append(seed)
         return bool(seed)
 
     def push_all(self, data: Data) -> bool:
         """Read all of the data; False, and nothing changes, if that is not possible."""
         length = len(self)
-        for symbol in symbols_of(data):
-            if not self.push(symbol):
-                self.pop(len(self) - length)
-                return False
-        return True
+        if all(map(self._push, symbols_of(data))) and (len(self) == length or self.alive()):
+            return True
+        self.pop(len(self) - length)
+        return False
 
     def pop(self, count: int = 1) -> None:
         """Take the last symbols back."""
         if count:
             del self.sets[-count:]
             del self.waiting[-count:]
+            del self.symbols[-count:]
 
     def __len__(self) -> int:
         """How many symbols were read."""
@@ -375,13 +497,79 @@ class Recogniser:
 
     def accepting(self) -> bool:
         """Whether what was read is in the language."""
-        if not self.productive[0]:
-            return False
-        return any(n == 0 and origin == 0 and state == 1 for n, state, origin in self.sets[-1])
+        return any(
+            n == self.root and origin == 0 and self._is_finished(n, state)
+            for n, state, origin in self.sets[-1]
+        )
+
+    def readable(self, width: int = 256) -> list[Symbol]:
+        """The symbols that some item of the last set can read; of those read by the same, some."""
+        terminals = [(n, state) for n, state, _ in self.sets[-1] if not self.children[n]]
+        symbols: list[Symbol] = list(range(256))
+        for n, _ in terminals:
+            node = self.nodes[n]
+            if isinstance(node, ir.SpecialToken):
+                ids = self.allowed_tokens.get(n, {low for low, _ in node.ids} | set(node.names))
+                symbols += [("token", id) for id in ids]
+        readers: dict[tuple[int, ...], list[Symbol]] = {}
+        for symbol in symbols:
+            fits = tuple(n for n, state in terminals if self._read(n, state, symbol) is not None)
+            readers.setdefault(fits, []).append(symbol)
+        return [symbol for fits, read in readers.items() if fits for symbol in read[:width]]
 
     def alive(self) -> bool:
         """Whether what was read can be continued to a string of the language, or is one."""
-        return bool(self.sets[-1])
+        if not self.distinct:
+            return bool(self.sets[-1])
+        return self._lives(None, 0)
+
+    # -- distinct items ------------------------------------------------------------------------------------
+
+    def _lives(self, before: frozenset[tuple[int, Text]] | None, blanks: int) -> bool:
+        """Whether some continuation ends: each is tried as long as all that is under way may come to nothing.
+
+        What may: an item of a bag of which so much was read as a text that it must not have begins with.
+        Where such a text ends the item does not. Everything else can be finished whatever comes.
+        ``before``: such beginnings before the last symbol; ``blanks``: how many symbols changed none.
+        """
+        held = self._held()
+        if held is None:
+            return True
+        blanks = blanks + 1 if held == before else 0
+        if not held or blanks > MOST_BLANKS:
+            return False
+        for symbol in self.readable():
+            if self._push(symbol):
+                found = self._lives(held, blanks)
+                self.pop()
+                if found:
+                    return True
+        return False
+
+    def _held(self) -> frozenset[tuple[int, Text]] | None:
+        """The beginnings of barred texts on the ways from the last set up to the root.
+
+        None if a way has none; the empty set if there is no way.
+        """
+        held: set[tuple[int, Text]] = set()
+        seen = {(n, origin) for n, _, origin in self.sets[-1]}
+        todo = list(seen)
+        for n, origin in todo:
+            if n == self.root and origin == 0:
+                return None
+            for above, state, begun in self.waiting[origin].get(n, ()):
+                if isinstance(self.nodes[above], ir.Bag) and state[0] == "item":
+                    _, taken, index = state
+                    ends, text = self.bags[above], text_of(self.symbols[origin:])
+                    if ends.bag.entries[index].distinct and any(
+                        barred[: len(text)] == text for barred in ends.barred(taken, index)
+                    ):
+                        held.add((origin, text))
+                        continue
+                if (above, begun) not in seen:
+                    seen.add((above, begun))
+                    todo.append((above, begun))
+        return frozenset(held)
 
 
 def accepts(grammar: ir.Grammar, data: Data, vocabulary: VocabularyLike | None = None) -> bool:

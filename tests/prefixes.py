@@ -7,6 +7,10 @@ for each node and position, the set of positions where a match that begins there
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from bags import Taken, may_end, may_stand, text_of
+
 from vllm_guided.grammar import ir
 
 
@@ -67,6 +71,8 @@ class _Matcher:
                                     reached.add((target, end))
                                     queue.append((target, end))
                 return {position for state, position in reached if state in accepting}
+            case ir.Bag():
+                return self._bag(node, start)
         raise TypeError(node)
 
     def _repeat(self, item: ir.Node, minimum: int, maximum: int | None, start: int) -> set[int]:
@@ -81,6 +87,30 @@ class _Matcher:
             here = {end for position in here for end in self.ends(item, position)}
             count += 1
         return found
+
+    def _bag(self, bag: ir.Bag, start: int) -> set[int]:
+        """Member by member, from every situation and position that was reached."""
+        found: set[int] = {start} if may_end(bag, Taken()) else set()
+        reached, queue = {(Taken(), start)}, [(Taken(), start)]
+        for taken, position in queue:
+            begins = self.ends(bag.separator, position) if taken.count else {position}
+            for after, end in self._members(bag, taken, begins):
+                if (after, end) not in reached:
+                    reached.add((after, end))
+                    queue.append((after, end))
+                    if may_end(bag, after):
+                        found.add(end)
+        return found
+
+    def _members(self, bag: ir.Bag, taken: Taken, begins: set[int]) -> Iterator[tuple[Taken, int]]:
+        for entry in bag.entries:
+            if may_stand(bag, entry, taken):
+                for begin in begins:
+                    for middle in self.ends(entry.item, begin):
+                        text = text_of(self.data[begin:middle]) if entry.distinct else None
+                        if text is None or text not in taken.texts:
+                            for end in self.ends(entry.rest, middle):
+                                yield taken.plus(entry, text), end
 
 
 def accepts(grammar: ir.Grammar, data: bytes) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from vllm_guided.frontends import bags
 from vllm_guided.grammar import ir
 
 SHARED = "shared/"
@@ -44,6 +45,8 @@ def references(node: ir.Node) -> set[str]:
             return references(item)
         case ir.Graph(edges):
             return set().union(*(references(label) for _, label, _ in edges))
+        case ir.Bag() as bag:
+            return set().union(*map(references, bags.parts(bag)))
         case _:
             return set()
 
@@ -62,5 +65,7 @@ def renamed(node: ir.Node, names: Mapping[str, str]) -> ir.Node:
         case ir.Graph(edges, accepting, start):
             moved = tuple((source, renamed(label, names), target) for source, label, target in edges)
             return ir.Graph(moved, accepting, start)
+        case ir.Bag() as bag:
+            return bags.mapped(bag, lambda part: renamed(part, names))
         case _:
             return node

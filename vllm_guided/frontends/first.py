@@ -92,3 +92,8 @@ class _Finder:
                                 reached.add(target)
                                 stack.append(target)
                 return bool(reached & accepting), mask
+            case ir.Bag(entries, _, required, minimum, maximum):
+                mask = 0
+                for entry in entries if maximum != 0 else ():
+                    mask |= self.look(entry.item)[1] if entry.first == 0 else 0
+                return minimum == 0 and not required, mask

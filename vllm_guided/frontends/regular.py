@@ -1,6 +1,6 @@
 """Regular languages as small byte automata: what expressions alone cannot say.
 
-In: an :mod:`~vllm_guided.grammar.ir` node without references or special tokens. Out: a deterministic
+In: an :mod:`~vllm_guided.grammar.ir` node without references, special tokens or bags. Out: a deterministic
 automaton (Thompson's construction, then Rabin and Scott's subsets), which can be intersected, subtracted,
 cut at its first match, and turned back into a node. Grammar languages need this where they speak of
 complements, shortest matches and longest matches; sizes are bounded, so that no request can starve others.
@@ -150,9 +150,9 @@ class _Nfa:
 
 
 def is_regular(node: ir.Node) -> bool:
-    """Whether ``node`` has no reference and no special token in it."""
+    """Whether ``node`` has no reference, no special token and no bag in it."""
     match node:
-        case ir.Ref() | ir.SpecialToken():
+        case ir.Ref() | ir.SpecialToken() | ir.Bag():
             return False
         case ir.Sequence(items):
             return all(is_regular(item) for item in items)

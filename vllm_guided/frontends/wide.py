@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vllm_guided.frontends import bags
 from vllm_guided.grammar import ir
 
 
@@ -14,6 +15,8 @@ def size(node: ir.Node) -> int:
             return 1 + size(item)
         case ir.Graph(edges):
             return 1 + sum(size(label) for _, label, _ in edges)
+        case ir.Bag() as bag:
+            return 1 + sum(map(size, bags.parts(bag)))
         case _:
             return 1
 
@@ -31,6 +34,8 @@ def is_wide(node: ir.Node) -> bool:
             return any(source == target and _width(label) > 8 for source, label, target in edges) or any(
                 is_wide(label) for _, label, _ in edges
             )
+        case ir.Bag() as bag:
+            return any(map(is_wide, bags.parts(bag)))
         case _:
             return False
 

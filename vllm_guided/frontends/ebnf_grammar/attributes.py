@@ -99,6 +99,8 @@ class _Inliner:
                 return self.rule(name, under_way)
             case ir.SpecialToken():
                 raise UnsupportedConstraint(f"{self.what} cannot hold special tokens")
+            case ir.Bag():
+                raise UnsupportedConstraint(f"{self.what} cannot hold members that come in any order")
             case ir.Sequence(items):
                 return ir.sequence(*(self.inline(item, under_way) for item in items))
             case ir.Choice(options):

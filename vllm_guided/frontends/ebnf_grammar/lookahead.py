@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
+from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint, UnsupportedConstraint
 from vllm_guided.frontends import regular
 from vllm_guided.frontends.embedding import references
 from vllm_guided.frontends.utf8 import utf8_sequences
@@ -197,6 +197,8 @@ class _Product:
                 self.add_repeat(item, minimum, maximum, source, target)
             case ir.Graph():
                 self.add_graph(node, source, target)
+            case ir.Bag():
+                raise UnsupportedConstraint("a look-ahead cannot go over members that come in any order")
             case _:
                 raise TypeError(f"no look-ahead over {type(node).__name__}")
 

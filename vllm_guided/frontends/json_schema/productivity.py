@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from vllm_guided.frontends import bags
 from vllm_guided.grammar import ir
 
 
@@ -24,6 +25,8 @@ def derives(node: ir.Node, productive: set[str]) -> bool:
         return any(derives(option, productive) for option in node.options)
     if isinstance(node, ir.Repeat):
         return node.minimum == 0 or derives(node.item, productive)
+    if isinstance(node, ir.Bag):
+        return bags.can_be_filled(node, lambda part: derives(part, productive))
     assert isinstance(node, ir.Graph)
     outgoing: dict[int, list[tuple[ir.Node, int]]] = {}
     for source, label, target in node.edges:
@@ -72,3 +75,6 @@ def references(node: ir.Node) -> Iterator[str]:
     elif isinstance(node, ir.Graph):
         for _, label, _ in node.edges:
             yield from references(label)
+    elif isinstance(node, ir.Bag):
+        for part in bags.parts(node):
+            yield from references(part)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from vllm_guided.errors import ConstraintTooComplex, UnsupportedConstraint
-from vllm_guided.frontends import free_text, regular
+from vllm_guided.frontends import bags, free_text, regular
+from vllm_guided.frontends.tags import excluded_bags
 from vllm_guided.frontends.utf8 import utf8_sequences
 from vllm_guided.grammar import ir
 
@@ -61,7 +62,7 @@ def _applied(grammar: ir.Grammar, filter_: _Filter) -> ir.Grammar:
     rules = {
         name: ir.Rule(_filtered(rule.body, filter_), rule.shared) for name, rule in grammar.rules.items()
     }
-    return ir.Grammar(rules, grammar.start)
+    return excluded_bags.settled(grammar, ir.Grammar(rules, grammar.start))
 
 
 @lru_cache(maxsize=64)
@@ -90,6 +91,8 @@ def _filtered(node: ir.Node, filter_: _Filter) -> ir.Node:
         case ir.Graph(edges, accepting, start):
             moved = tuple((source, _filtered(label, filter_), target) for source, label, target in edges)
             return ir.Graph(moved, accepting, start)
+        case ir.Bag() as bag:
+            return bags.mapped(bag, lambda part: _filtered(part, filter_))
         case _:
             return node
 

@@ -1,0 +1,94 @@
+"""Which bags have a text, and bags rewritten entry by entry.
+
+In: a :class:`~vllm_guided.grammar.ir.Bag`. Out: whether its flags, counts and positions can be satisfied with
+the entries that have a text (:func:`can_be_filled`); the nodes inside of it (:func:`parts`); the bag with
+each of those replaced (:func:`mapped`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from vllm_guided.grammar import ir
+
+
+def parts(bag: ir.Bag) -> Iterator[ir.Node]:
+    """The nodes a bag is made of: items, what follows them, the separator."""
+    for entry in bag.entries:
+        yield entry.item
+        yield entry.rest
+    yield bag.separator
+
+
+def mapped(bag: ir.Bag, change: Callable[[ir.Node], ir.Node]) -> ir.Bag:
+    """The bag with ``change`` applied to every node inside of it."""
+    entries = tuple(replace(entry, item=change(entry.item), rest=change(entry.rest)) for entry in bag.entries)
+    return replace(bag, entries=entries, separator=change(bag.separator))
+
+
+def can_be_filled(bag: ir.Bag, usable: Callable[[ir.Node], bool]) -> bool:
+    """Whether members can be found that end the bag, if the ``usable`` nodes are those that have a text.
+
+    Distinct items are taken to have enough texts, and entries with positions to have no flags: whoever
+    builds a bag sees to both (see :class:`~vllm_guided.grammar.ir.Bag`).
+    """
+    entries = [entry for entry in bag.entries if usable(entry.item) and usable(entry.rest)]
+    required = _members_for(entries, bag.required)
+    if required is None:
+        return False
+    count = max(required, bag.minimum)
+    too_many = bag.maximum is not None and count > bag.maximum
+    if too_many or (count > 1 and not usable(bag.separator)):
+        return False
+    own = {entry.own for entry in entries if entry.own is not None}
+    return _places_without_free_entry(entries, count) <= len(own)
+
+
+def _members_for(entries: Sequence[ir.Entry], required: frozenset[int]) -> int | None:
+    """The least number of members that set all required flags; None if none do.
+
+    By wanted flags reached so far: of the entries with one ``own`` one is taken at most (and must be, where
+    the flag is required and nothing else sets it), the others once each.
+    """
+    wanted = required & frozenset[int]().union(*(entry.flags for entry in entries))
+    groups: dict[int, list[frozenset[int]]] = {}
+    free: list[frozenset[int]] = []
+    for entry in entries:
+        if entry.own is None:
+            free.append(entry.flags & wanted)
+        else:
+            groups.setdefault(entry.own, []).append((entry.flags | {entry.own}) & wanted)
+    alone = required - wanted
+    if not alone <= groups.keys():
+        return None
+    least: dict[frozenset[int], int] = {frozenset(): 0}
+    for options, may_miss in [
+        *((options, own not in alone) for own, options in groups.items()),
+        *(([flags], True) for flags in free),
+    ]:
+        if may_miss and not any(options):
+            continue
+        reached = dict(least) if may_miss else {}
+        for flags, count in least.items():
+            for option in set(options):
+                after = flags | option
+                reached[after] = min(reached.get(after, count + 1), count + 1)
+        least = reached
+    return least.get(wanted)
+
+
+def _places_without_free_entry(entries: list[ir.Entry], count: int) -> int:
+    """Of the first ``count`` positions, those at which only entries with a flag of their own may stand."""
+    free = sorted(
+        (entry.first, count if entry.last is None else entry.last + 1)
+        for entry in entries
+        if entry.own is None
+    )
+    covered = reach = 0
+    for first, behind in free:
+        low, high = max(first, reach), min(behind, count)
+        if high > low:
+            covered += high - low
+            reach = high
+    return count - covered

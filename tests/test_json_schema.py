@@ -11,6 +11,7 @@ import pytest
 
 from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint, UnsupportedConstraint
 from vllm_guided.frontends.json_schema import json_object_grammar, json_schema_grammar
+from vllm_guided.grammar import ir
 
 DRAFT4 = "http://json-schema.org/draft-04/schema#"
 DRAFT7 = "http://json-schema.org/draft-07/schema#"
@@ -86,12 +87,12 @@ TABLE = [
     ({"$schema": DRAFT7, "type": "array", "contains": {"const": 1}, "maxContains": 1}, ["[1, 1]"], ["[2]"]),
     ({"type": "array", "items": {"enum": ["a", "b", "c"]}, "uniqueItems": True}, ["[]", '["c", "a", "b"]'], ['["a", "a"]']),
     # objects
-    (DOTS, ['{"a":1}', '{"a":1,"b":2}', '{"a":1,"c":3,"d":4}'], ["{}", '{"b":2}', '{"a":1,"a":2}', '{"a":1,"c":3,"b":1}']),
+    (DOTS, ['{"a":1}', '{"a":1,"b":2}', '{"a":1,"c":3,"d":4}'], ["{}", '{"b":2}', '{"a":1,"a":2}', '{"a":1,"b":3,"b":1}', '{"a":1,"c":0,"a":1}']),
     (DOTS, ['{"a": 1, "ab": 2}', '{"a": 1, "": 2}', '{"a": 1, "é": 2}'], [r'{"a": 1, "\u0061": 2}', r'{"a": 1, "\u0062": 2}']),
     (objects(a={"type": "integer"}), ["{}", '{"a": 1}', "{ }"], ['{"a": "1"}', '{"b": 1}', '{"a":1,}', '{"a":1 "a":1}']),
     ({"type": "object", "required": ["z"], "additionalProperties": {"type": "boolean"}}, ['{"z": true}'], ['{"z": 3}', "{}"]),
     ({"required": ["z", "y"], "type": "object"}, ['{"z":1,"y":2}', '{"q":0,"y":2,"r":1,"z":1,"s":2}'], ['{"z":1}', '{"z":1,"z":1,"y":1}', '{"q":1}']),
-    ({"properties": {"a": {}}, "required": ["z", "a"], "type": "object"}, ['{"a":1,"q":1,"z":1}'], ['{"a":1}', '{"z":1}', '{"z":1,"a":1}']),
+    ({"properties": {"a": {}}, "required": ["z", "a"], "type": "object"}, ['{"a":1,"q":1,"z":1}'], ['{"a":1}', '{"z":1}']),
     (objects(a={}, b={}, c={}) | {"required": ["b"]}, ['{"b":1}', '{"a":1,"b":1,"c":1}'], ["{}", '{"a":1,"c":1}', '{,"b":1}']),
     (
         {"patternProperties": {"^x": {"type": "integer"}, "y$": {"minimum": 5}}, "additionalProperties": {"type": "string"}},
@@ -149,13 +150,72 @@ TABLE = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("order", ["any", "schema"])
 @pytest.mark.parametrize(("schema", "accepted", "refused"), TABLE, ids=lambda value: json.dumps(value)[:60])
-def test_texts(schema, accepted, refused):
-    grammar = json_schema_grammar(schema)
+def test_texts(schema, accepted, refused, order):
+    grammar = json_schema_grammar(schema, property_order=order)
     for text in accepted:
         assert prefixes.accepts(grammar, text.encode()), f"refused: {text}"
     for text in refused:
         assert not prefixes.accepts(grammar, text.encode("utf-8", "surrogatepass")), f"accepted: {text}"
+
+
+ABC = objects(a={"const": 1}, b={"const": 2}, c={"const": 3})
+ORDERS = [
+    # a schema, texts in the order of the schema, texts in another order
+    (DOTS, ['{"a":1,"c":3,"d":4}', '{"a":1,"b":2}'], ['{"a":1,"c":3,"b":1}', '{"b":1,"a":1}', '{"q":1,"a":1}']),
+    (ABC, ['{"a":1,"b":2,"c":3}', '{"a":1,"c":3}'], ['{"c":3,"b":2,"a":1}', '{"c" : 3 , "a" : 1}']),
+    (ABC | {"required": ["c"], "maxProperties": 2}, ['{"b":2,"c":3}'], ['{"c":3,"a":1}']),
+    (ABC | {"minProperties": 2}, ['{"b":2,"c":3}'], ['{"c":3,"a":1}', '{"b":2,"c":3,"a":1}']),
+    ({"properties": {"a": {}}, "required": ["z", "a"], "type": "object"}, ['{"a":1,"z":1}'], ['{"z":1,"a":1}']),
+    ({"properties": {"a": {}, "b": {}}, "patternProperties": {"^x": {}}, "additionalProperties": False, "type": "object"},
+     ['{"a":1,"b":1,"x":1,"xy":1}', '{"b":1,"x":1}'], ['{"x":1,"a":1,"xy":1}', '{"b":1,"a":1}']),
+    ({"allOf": [{"properties": {"a": {}, "b": {}}, "required": ["b"]}, {"properties": {"c": {}, "d": {}}}], "type": "object"},
+     ['{"a":1,"b":1,"c":1,"d":1}', '{"c":1,"a":1,"b":1}'], ['{"b":1,"a":1}', '{"d":1,"c":1,"b":1}']),
+    (objects(a={}, b={"type": "integer"}) | {"not": {"properties": {"a": {"const": 1}, "b": {"const": 1}}}},
+     ['{"a":1,"b":2}', '{"a":2,"b":1}'], ['{"b":2,"a":1}', '{"b":1,"a":2}']),
+    (NODE, ['{"v":1,"next":{"v":2,"next":null}}'], ['{"next":{"v":2,"next":null},"v":1}']),
+    ({"const": {"k": 1, "l": {"m": 2, "n": 3}}}, ['{"k":1,"l":{"m":2,"n":3}}'], ['{"l":{"n":3,"m":2},"k":1}']),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "ordered", "others"), ORDERS, ids=lambda value: json.dumps(value)[:60])
+def test_orders(schema, ordered, others):
+    in_order = json_schema_grammar(schema, property_order="schema")
+    in_any = json_schema_grammar(schema, property_order="any")
+    for text in ordered + others:
+        assert prefixes.accepts(in_any, text.encode()), f"refused: {text}"
+        assert prefixes.accepts(in_order, text.encode()) == (text in ordered), text
+
+
+def test_members_are_written_once_in_any_order():
+    grammar = json_schema_grammar(DOTS, property_order="any")
+    for text in ['{"a":1,"a":1}', '{"b":1,"a":1,"b":1}', '{"a":1,"b":1,"c":1,"b":2}', r'{"a":1,"\u0061":2}']:
+        assert not prefixes.accepts(grammar, text.encode()), text
+
+
+def test_what_nothing_fits_is_left_out_of_bags():
+    never = {"type": "object", "properties": {"n": {"$ref": "#/$defs/never"}}, "required": ["n"]}
+    schema = objects(a={}, b={}, c={"$ref": "#/$defs/never"}) | {
+        "$defs": {"never": never},
+        "minProperties": 2,
+    }
+    grammar = json_schema_grammar(schema, property_order="any")
+    assert prefixes.accepts(grammar, b'{"b":1,"a":1}')
+    assert {len(node.entries) for node in bags_in(grammar)} == {2}
+    with pytest.raises(InvalidConstraint, match="unsatisfiable"):
+        json_schema_grammar(schema | {"minProperties": 3}, property_order="any")
+    with pytest.raises(InvalidConstraint, match='"any" or "schema"'):
+        json_schema_grammar({}, property_order="sorted")
+
+
+def bags_in(grammar):
+    """The bags of a grammar of objects."""
+    waiting = [rule.body for rule in grammar.rules.values()]
+    for node in waiting:  # grows while it is read
+        waiting.extend(getattr(node, "options", ()) or getattr(node, "items", ()))
+        if isinstance(node, ir.Bag):
+            yield node
 
 
 def test_both_references_agree():

@@ -135,9 +135,15 @@ def test_constraints_that_are_wrong(arguments: dict[str, Any], message: str) -> 
     ("constraint", "spec", "options"),
     [
         (Constraint("json_schema", "{}"), "{}",
-         {"any_whitespace": True, "additional_properties": None, "whitespace_pattern": None}),
+         {"any_whitespace": True, "additional_properties": None, "whitespace_pattern": None,
+          "property_order": "schema"}),
         (Constraint("json_schema", "{}", whitespace_pattern=" "), "{}",
-         {"any_whitespace": True, "additional_properties": None, "whitespace_pattern": " "}),
+         {"any_whitespace": True, "additional_properties": None, "whitespace_pattern": " ",
+          "property_order": "schema"}),
+        (Constraint("json_schema", "{}", property_order="any"), "{}",
+         {"any_whitespace": True, "additional_properties": None, "whitespace_pattern": None,
+          "property_order": "any"}),
+        (Constraint("structural_tag", "{}"), "{}", {"any_whitespace": True, "property_order": "schema"}),
         (Constraint("json_object", any_whitespace=False), None, {"any_whitespace": False}),
         (Constraint("choice", '["a"]', any_whitespace=False), ["a"], {}),
         (Constraint("regex", "a"), "a", {}),
@@ -145,6 +151,15 @@ def test_constraints_that_are_wrong(arguments: dict[str, Any], message: str) -> 
 )  # fmt: skip
 def test_what_the_engine_is_asked(constraint: Constraint, spec: Any, options: dict[str, Any]) -> None:
     assert (constraint.spec, constraint.options) == (spec, options)
+
+
+def test_order_of_members_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Constraint("json_schema").property_order == "schema"
+    monkeypatch.setenv("VLLM_GUIDED_PROPERTY_ORDER", "any")
+    assert constraint_from(params(json={}), None).property_order == "any"
+    monkeypatch.setenv("VLLM_GUIDED_PROPERTY_ORDER", "random")
+    with pytest.raises(GrammarError, match="VLLM_GUIDED_PROPERTY_ORDER"):
+        constraint_from(params(json={}), None)
 
 
 # --- HTTP bodies -------------------------------------------------------------------------------------

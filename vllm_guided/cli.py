@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from vllm_guided.cli_input import BadInputError, Constraint, Kind, read_constraint, read_text
+from vllm_guided.cli_input import BadInputError, Constraint, Kind, Order, read_constraint, read_text
 from vllm_guided.errors import GrammarError
 
 if TYPE_CHECKING:
@@ -36,6 +36,10 @@ TextOption = Annotated[
     str | None, typer.Option("-e", "--text", help="the constraint itself, instead of FILE")
 ]
 KindOption = Annotated[Kind | None, typer.Option("-k", "--kind", help="instead of guessing it")]
+OrderOption = Annotated[
+    Order | None,
+    typer.Option("--property-order", help="of an object's members: any, or as the schema has them"),
+]
 TokenizerOption = Annotated[
     str | None,
     typer.Option(
@@ -52,11 +56,12 @@ def check(
     file: FileArgument = None,
     text: TextOption = None,
     kind: KindOption = None,
+    property_order: OrderOption = None,
     tokenizer: TokenizerOption = None,
     stop: StopOption = None,
 ) -> None:
     """Say whether a constraint is accepted: what it is and how large, or what is wrong and where."""
-    constraint = read_constraint(file, text, kind)
+    constraint = read_constraint(file, text, kind, property_order)
     grammar = _compile(constraint, tokenizer, stop)
     milliseconds = constraint.compile_seconds() * 1000
     size = escape(_size(grammar))
@@ -72,13 +77,14 @@ def explain(
     file: FileArgument = None,
     text: TextOption = None,
     kind: KindOption = None,
+    property_order: OrderOption = None,
 ) -> None:
     """Say whether an output is in a constraint's language; if not, where it leaves it and what fits there."""
     if (output is None) == (output_file is None):
         raise BadInputError("give the output with -o, or a file that holds it with -f")
     from vllm_guided import cli_explain
 
-    constraint = read_constraint(file, text, kind)
+    constraint = read_constraint(file, text, kind, property_order)
     grammar = _compile(constraint, None, None)
     data = (output if output is not None else read_text(str(output_file))).encode("utf-8")
     found = cli_explain.explain(grammar, data)
@@ -106,6 +112,7 @@ def mask(
     file: FileArgument = None,
     text: TextOption = None,
     kind: KindOption = None,
+    property_order: OrderOption = None,
     tokenizer: TokenizerOption = None,
     stop: StopOption = None,
     after: Annotated[str, typer.Option("-a", "--after", help="the output so far")] = "",
@@ -114,7 +121,7 @@ def mask(
     """Show the tokens that a constraint allows after an output prefix."""
     from vllm_guided.cli_mask import MaskView
 
-    constraint = read_constraint(file, text, kind)
+    constraint = read_constraint(file, text, kind, property_order)
     grammar = _compile(constraint, tokenizer, stop)
     view = MaskView.after(grammar, after.encode("utf-8"))
     if view.refused_at is not None:

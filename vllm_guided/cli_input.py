@@ -41,17 +41,32 @@ _SUFFIXES = {
 _LARK_RULE = re.compile(r"^[?!]?[A-Za-z_][A-Za-z0-9_]*(\.-?\d+)?(\{[^}]*\})?\s*:", re.MULTILINE)
 
 
+class Order(StrEnum):
+    """The order of an object's members."""
+
+    ANY = "any"
+    SCHEMA = "schema"
+
+
 class BadInputError(Exception):
     """A file, a tokenizer or a combination of options that cannot be used; the message is for a person."""
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """A constraint's text, its kind, and the name of where it came from."""
+    """A constraint's text, its kind, the name of where it came from, and the order of members in its JSON."""
 
     text: str
     kind: Kind
     source: str
+    order: Order | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that were given, as the frontend of this kind takes them."""
+        if self.order is None or self.kind not in (Kind.JSON_SCHEMA, Kind.STRUCTURAL_TAG):
+            return {}
+        return {"property_order": self.order.value}
 
     def compile_seconds(self) -> float:
         """The processor time of a compile in seconds, imports left out: compile once before."""
@@ -62,14 +77,14 @@ class Constraint:
             self.text
         )
         start = time.process_time()
-        build_automaton(FRONTENDS[self.kind.value](spec))
+        build_automaton(FRONTENDS[self.kind.value](spec, **self.options))
         return time.process_time() - start
 
     def compile(self, compiler: vg.GrammarCompiler) -> vg.CompiledGrammar:
         """Compile for the compiler's vocabulary; GrammarError where the constraint is refused."""
         match self.kind:
             case Kind.JSON_SCHEMA:
-                return compiler.compile_json_schema(self.text)
+                return compiler.compile_json_schema(self.text, **self.options)
             case Kind.JSON_OBJECT:
                 return compiler.compile_json_object()
             case Kind.REGEX:
@@ -81,10 +96,12 @@ class Constraint:
             case Kind.EBNF:
                 return compiler.compile_ebnf(self.text)
             case Kind.STRUCTURAL_TAG:
-                return compiler.compile_structural_tag(self.text)
+                return compiler.compile_structural_tag(self.text, **self.options)
 
 
-def read_constraint(file: str | None, text: str | None, kind: Kind | None) -> Constraint:
+def read_constraint(
+    file: str | None, text: str | None, kind: Kind | None, order: Order | None = None
+) -> Constraint:
     """The constraint in ``text``, or in the file (``-``: standard input); exactly one must be given."""
     if (file is None) == (text is None):
         raise BadInputError("give a FILE (- for standard input), or the constraint itself with -e")
@@ -94,7 +111,7 @@ def read_constraint(file: str | None, text: str | None, kind: Kind | None) -> Co
     suffix = Path(file).suffix.lower() if file else ""
     if suffix in (".regex", ".regexp") or file == "-":
         text = text.removesuffix("\n")  # the editor's, not the author's
-    return Constraint(text, kind or _SUFFIXES.get(suffix) or guess_kind(text), source)
+    return Constraint(text, kind or _SUFFIXES.get(suffix) or guess_kind(text), source, order)
 
 
 def read_text(file: str) -> str:

@@ -100,6 +100,7 @@ class GrammarCompiler:
         any_whitespace: bool = True,
         additional_properties: bool | None = None,
         whitespace_pattern: str | None = None,
+        property_order: str | None = None,
     ) -> CompiledGrammar:
         """JSON text that is valid under ``schema`` (an object, a bool, or their JSON text).
 
@@ -107,6 +108,7 @@ class GrammarCompiler:
             any_whitespace: False: compact JSON. True: a bounded run of white space between JSON tokens.
             additional_properties: False closes objects that do not say whether they are open.
             whitespace_pattern: a regex that takes the place of the white space.
+            property_order: "any" or "schema": members of objects in any order, or as ``properties`` has them.
         """
         return self._compile(
             "json_schema",
@@ -114,6 +116,7 @@ class GrammarCompiler:
             any_whitespace=any_whitespace,
             additional_properties=additional_properties,
             whitespace_pattern=whitespace_pattern,
+            property_order=property_order,
         )
 
     def compile_json_object(self, *, any_whitespace: bool = True) -> CompiledGrammar:
@@ -146,6 +149,7 @@ class GrammarCompiler:
         *,
         any_whitespace: bool = True,
         additional_properties: bool | None = None,
+        property_order: str | None = None,
     ) -> CompiledGrammar:
         """A structural tag, as an object or its JSON text; the options hold for the JSON in it."""
         return self._compile(
@@ -153,6 +157,7 @@ class GrammarCompiler:
             tag,
             any_whitespace=any_whitespace,
             additional_properties=additional_properties,
+            property_order=property_order,
         )
 
     def compile_grammar_ir(self, grammar: ir.Grammar) -> CompiledGrammar:

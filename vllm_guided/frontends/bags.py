@@ -2,12 +2,12 @@
 
 In: a :class:`~vllm_guided.grammar.ir.Bag`. Out: whether its flags, counts and positions can be satisfied with
 the entries that have a text (:func:`can_be_filled`); the nodes inside of it (:func:`parts`); the bag with
-each of those replaced (:func:`mapped`).
+each of those replaced (:func:`mapped`); a bag of what has a text at all (:func:`settled`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from vllm_guided.grammar import ir
@@ -25,6 +25,26 @@ def mapped(bag: ir.Bag, change: Callable[[ir.Node], ir.Node]) -> ir.Bag:
     """The bag with ``change`` applied to every node inside of it."""
     entries = tuple(replace(entry, item=change(entry.item), rest=change(entry.rest)) for entry in bag.entries)
     return replace(bag, entries=entries, separator=change(bag.separator))
+
+
+def settled(
+    entries: Iterable[ir.Entry],
+    separator: ir.Node,
+    required: frozenset[int] = frozenset(),
+    minimum: int = 0,
+    maximum: int | None = None,
+) -> ir.Node:
+    """The bag of the entries whose nodes are not ``ir.NOTHING``, or that if nothing fills it.
+
+    Where all entries stand once, ``maximum`` is at most their number. Where entries are distinct, the caller
+    has capped it.
+    """
+    kept = tuple(entry for entry in entries if ir.NOTHING not in (entry.item, entry.rest))
+    own = {entry.own for entry in kept}
+    if None not in own and (maximum is None or maximum > len(own)):
+        maximum = len(own)
+    bag = ir.Bag(kept, separator, required, minimum, maximum)
+    return bag if can_be_filled(bag, lambda _: True) else ir.NOTHING
 
 
 def can_be_filled(bag: ir.Bag, usable: Callable[[ir.Node], bool]) -> bool:

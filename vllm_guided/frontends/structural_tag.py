@@ -24,6 +24,7 @@ def structural_tag_grammar(
     *,
     any_whitespace: bool = True,
     additional_properties: bool | None = None,
+    property_order: str = "schema",
 ) -> ir.Grammar:
     """The grammar of a structural tag.
 
@@ -32,6 +33,7 @@ def structural_tag_grammar(
         any_whitespace: False: JSON in it is compact, where a format does not say how many blanks it takes.
         additional_properties: False: JSON objects in it that declare properties and do not say whether they
             are open are closed, as in :func:`json_schema_grammar`.
+        property_order: "any" or "schema", as there, where a format does not ask for any order.
 
     Raises:
         InvalidConstraint: not a structural tag; with a JSON pointer to the place.
@@ -48,7 +50,7 @@ def structural_tag_grammar(
         except RecursionError:
             raise ConstraintTooComplex("the structural tag is nested too deeply") from None
     try:
-        return _convert(obj, Formats(any_whitespace, additional_properties))
+        return _convert(obj, Formats(any_whitespace, additional_properties, property_order))
     except UnicodeEncodeError:
         raise half_a_pair("") from None
     except RecursionError:

@@ -12,7 +12,7 @@ import typing
 from types import FunctionType, ModuleType
 from typing import Any
 
-from vllm_guided.vllm import selection
+from vllm_guided.vllm import engine, selection
 from vllm_guided.vllm.selection import NAME, UnexpectedVllm, expect
 
 _original_check: FunctionType | None = None
@@ -47,6 +47,7 @@ def refresh_embedded_schema(module: ModuleType) -> None:
 def check(config: Any) -> Any:
     """The after-validator: our own backend takes every option, the others are vLLM's affair."""
     if selection.is_selected(config):
+        engine.property_order()  # a wrong value ends the start, not every request
         selection.activate()
         return config
     assert _original_check is not None

@@ -7,11 +7,28 @@ engine behind the same functions.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from vllm_guided.errors import InvalidConstraint
+
+PROPERTY_ORDER = "VLLM_GUIDED_PROPERTY_ORDER"
+
+
+def property_order() -> str:
+    """The order of an object's members that this server asks for, from its environment.
+
+    By default as declared: a schema's author who puts ``reasoning`` before ``answer`` relies on it.
+
+    Raises:
+        InvalidConstraint: the variable holds neither "schema" nor "any".
+    """
+    order = os.environ.get(PROPERTY_ORDER) or "schema"
+    if order not in ("schema", "any"):
+        raise InvalidConstraint(f'{PROPERTY_ORDER} is "schema" or "any", not {order!r}.')
+    return order
 
 
 @dataclass(frozen=True)
@@ -24,6 +41,7 @@ class Constraint:
         any_whitespace: blanks between the tokens of JSON are allowed (in bounds).
         additional_properties: what an object schema that does not say allows; ``None``: the standard.
         whitespace_pattern: the blanks between the tokens of JSON, as a regular expression.
+        property_order: "schema": an object's members in the order of ``properties``; "any": in any.
     """
 
     kind: str
@@ -31,6 +49,7 @@ class Constraint:
     any_whitespace: bool = True
     additional_properties: bool | None = None
     whitespace_pattern: str | None = None
+    property_order: str = field(default_factory=property_order)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -42,6 +61,8 @@ class Constraint:
             options["additional_properties"] = self.additional_properties
         if self.kind == "json_schema":
             options["whitespace_pattern"] = self.whitespace_pattern
+        if self.kind in ("json_schema", "structural_tag"):
+            options["property_order"] = self.property_order
         return options
 
     @property

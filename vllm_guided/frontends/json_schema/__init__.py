@@ -10,7 +10,8 @@ set algebra of :mod:`.algebra`), normal forms to rules (:mod:`.emitter`).
 A language is never wider than the schema's. Where it is narrower, it is on purpose:
 
 ================ ======================================================================================
-order            properties of one ``properties`` keyword in its order; then pattern and additional ones
+order            any; with ``property_order="schema"`` the properties of one ``properties`` keyword in its
+                 order, then pattern and additional ones
 spelling         declared names, names beside them, ``enum`` and ``const`` as ``json.dumps(x,
                  ensure_ascii=False)`` spells them, with any white space inside; formats without needless
                  escapes; patterns with very many transitions likewise
@@ -42,12 +43,17 @@ from vllm_guided.grammar import ir
 __all__ = ["json_object_grammar", "json_schema_grammar"]
 
 
+PROPERTY_ORDERS = ("any", "schema")
+"""Whether members of objects stand in any order, or declared ones first and in their order."""
+
+
 def json_schema_grammar(
     schema: dict[str, Any] | bool | str,
     *,
     any_whitespace: bool = True,
     additional_properties: bool | None = None,
     whitespace_pattern: str | None = None,
+    property_order: str = "schema",
 ) -> ir.Grammar:
     """The grammar of the JSON texts that are valid under ``schema``.
 
@@ -57,6 +63,8 @@ def json_schema_grammar(
         additional_properties: ``False``: objects with ``properties`` or ``patternProperties`` that
             say nothing of additional ones allow none.
         whitespace_pattern: a Python pattern for what stands between tokens, instead of blanks.
+        property_order: "any": the members of an object stand in any order; "schema": declared ones come
+            first, in the order of ``properties``.
 
     Returns:
         The grammar; its start rule derives the whole text, without blanks around it.
@@ -70,11 +78,13 @@ def json_schema_grammar(
         raise InvalidConstraint("any_whitespace and additional_properties are True or False")
     if whitespace_pattern and not any_whitespace:
         raise InvalidConstraint("whitespace_pattern and any_whitespace=False exclude each other")
+    if property_order not in PROPERTY_ORDERS:
+        raise InvalidConstraint(f'property_order is "any" or "schema", not {property_order!r}')
     root: Any = parse(schema) if isinstance(schema, str) else schema
     try:
         document = Document(root)
         algebra = Algebra(read, closed_objects=additional_properties is False)
-        emitter = Emitter(algebra, Layout(any_whitespace, whitespace_pattern))
+        emitter = Emitter(algebra, Layout(any_whitespace, whitespace_pattern), property_order == "any")
         return emitter.grammar(algebra.terms.place(document.place()))
     except RecursionError:
         raise ConstraintTooComplex("the schema is nested too deeply at one place") from None

@@ -21,7 +21,7 @@ from vllm_guided.frontends.json_schema.names import name_node
 from vllm_guided.frontends.json_schema.number_text import number_node
 from vllm_guided.frontends.json_schema.numbers import DIGITS, NOT_DIGITS, Numbers
 from vllm_guided.frontends.json_schema.object_text import object_node
-from vllm_guided.frontends.json_schema.productivity import references, unproductive
+from vllm_guided.frontends.json_schema.productivity import references, unproductive, without_dead
 from vllm_guided.frontends.json_schema.shapes import (
     ANY,
     ANY_ARRAYS,
@@ -46,11 +46,16 @@ _INLINE = 8
 
 
 class Emitter:
-    """Writes the rules of one grammar."""
+    """Writes the rules of one grammar.
 
-    def __init__(self, algebra: Algebra, layout: Layout) -> None:
+    Args:
+        any_order: members of objects stand in any order; otherwise declared ones first, in their order.
+    """
+
+    def __init__(self, algebra: Algebra, layout: Layout, any_order: bool = False) -> None:
         self.algebra = algebra
         self.layout = layout
+        self.any_order = any_order
         self.rules: dict[str, ir.Rule] = dict(layout.rules)
         self.pointers: dict[str, str] = {}
         self._by_term: dict[Term, ir.Node] = {}
@@ -236,6 +241,11 @@ class Emitter:
             raise InvalidConstraint(
                 "unsatisfiable: no JSON value fits what is required here", where=self._culprit(dead)
             )
+        if dead:
+            live = self.rules.keys() - dead
+            for name in live:
+                rule = self.rules[name]
+                self.rules[name] = ir.Rule(without_dead(rule.body, live), rule.shared)
 
     def _culprit(self, dead: set[str]) -> str:
         """The deepest place that keeps the start from having a text."""

@@ -12,6 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from vllm_guided.errors import ConstraintTooComplex
+from vllm_guided.frontends import bags
 from vllm_guided.frontends.json_schema import limits, spelling
 from vllm_guided.frontends.json_schema import strings as string_sets
 from vllm_guided.frontends.json_schema.object_sets import meet_names
@@ -22,7 +23,6 @@ from vllm_guided.grammar import ir
 if TYPE_CHECKING:
     from vllm_guided.frontends.json_schema.emitter import Emitter
 
-_MAX_WANTED = 8
 _MAX_UNORDERED = 4
 """Undeclared required names up to so many stand in any order; more in the order of ``required``."""
 _ALL_SUBSETS = 4
@@ -30,8 +30,9 @@ _ALL_SUBSETS = 4
 
 
 class _Slot(NamedTuple):
-    """One declared property, or one class of other names: its text by which wanted members it is."""
+    """One declared property: its text by which wanted members it is; no text where it may not be there."""
 
+    name: str
     required: bool
     variants: tuple[tuple[int, ir.Node], ...]
 
@@ -42,41 +43,72 @@ def object_node(emitter: Emitter, shape: Objects) -> ir.Node:
     Raises:
         ConstraintTooComplex: counts and wanted members need too many states.
     """
-    declared = tuple(name for name, _ in shape.properties)
-    if len(shape.some) > _MAX_WANTED:
+    if len(shape.some) > ir.MAX_WANTED:
         raise ConstraintTooComplex("too many members are asked for by not, oneOf or if at one object")
     slots: list[_Slot] = []
-    run_of = [number for number, length in enumerate(shape.runs) for _ in range(length)]
-    runs: list[list[_Slot]] = [[] for _ in range(max(len(shape.runs), 1))]
-    loose: list[ir.Node] = []
-    simple = not shape.some and shape.minimum <= max(len(shape.required), 1) and shape.maximum is None
-    unordered = shape.unordered if simple and len(shape.unordered) <= _MAX_UNORDERED else frozenset()
-    for index, (name, term) in enumerate(shape.properties):
+    for name, term in shape.properties:
         variants = _declared_variants(emitter, shape.some, name, term)
-        if variants and name in unordered:
-            loose.append(variants[0][1])
-        elif variants:
-            slots.append(_Slot(name in shape.required, variants))
-            runs[run_of[index] if run_of else 0].append(slots[-1])
-        elif name in shape.required:
+        if not variants and name in shape.required:
             return ir.NOTHING
+        slots.append(_Slot(name, name in shape.required, variants))
+    declared = tuple(name for name, _ in shape.properties)
     free: list[tuple[int, ir.Node]] = []
     for names, term in shape.others:
         free.extend(_free_variants(emitter, shape.some, names, term, declared))
-    required = sum(slot.required for slot in slots) + len(loose)
-    most = shape.maximum
-    if most is not None and not free and most >= len(slots):
-        most = None
+    required = sum(slot.required for slot in slots)
     least = shape.minimum if shape.minimum > required else 0
-    if most is None and least <= 1 and not shape.some:
-        body = _plain_graph(emitter, _within_budget(runs), [node for _, node in free], loose, least)
+    if emitter.any_order and sum(1 for slot in slots if slot.variants) > (0 if free else 1):
+        body = _bag(emitter, shape, slots, free, least)
     else:
-        body = _counted_graph(emitter, slots, free, least, most, (1 << len(shape.some)) - 1)
+        body = _in_order(emitter, shape, slots, free, least)
     may_be_empty = required == 0 and least == 0 and not shape.some
     options = [emitter.layout.enclosed("{", body, "}")]
     if may_be_empty:
         options.append(emitter.layout.empty("{", "}"))
     return ir.choice(*(option for option in options if option != ir.NOTHING))
+
+
+def _bag(
+    emitter: Emitter, shape: Objects, slots: list[_Slot], free: list[tuple[int, ir.Node]], least: int
+) -> ir.Node:
+    """Objects with at least one member, in any order."""
+
+    def flags(wanted: int) -> frozenset[int]:
+        return frozenset(len(slots) + bit for bit in range(len(shape.some)) if wanted >> bit & 1)
+
+    entries = [
+        ir.Entry(node, own=index, flags=flags(wanted))
+        for index, slot in enumerate(slots)
+        for wanted, node in slot.variants
+    ]
+    entries.extend(ir.Entry(node, flags=flags(wanted)) for wanted, node in free)
+    required = frozenset(index for index, slot in enumerate(slots) if slot.required)
+    everything = required | flags((1 << len(shape.some)) - 1)
+    return bags.settled(entries, emitter.layout.comma, everything, max(least, 1), shape.maximum)
+
+
+def _in_order(
+    emitter: Emitter, shape: Objects, slots: list[_Slot], free: list[tuple[int, ir.Node]], least: int
+) -> ir.Node:
+    """Objects with at least one member, declared properties first and in their order."""
+    run_of = [number for number, length in enumerate(shape.runs) for _ in range(length)]
+    runs: list[list[_Slot]] = [[] for _ in range(max(len(shape.runs), 1))]
+    loose: list[ir.Node] = []
+    simple = not shape.some and shape.minimum <= max(len(shape.required), 1) and shape.maximum is None
+    unordered = shape.unordered if simple and len(shape.unordered) <= _MAX_UNORDERED else frozenset()
+    kept: list[_Slot] = []
+    for index, slot in enumerate(slots):
+        if slot.variants and slot.name in unordered:
+            loose.append(slot.variants[0][1])
+        elif slot.variants:
+            kept.append(slot)
+            runs[run_of[index] if run_of else 0].append(slot)
+    most = shape.maximum
+    if most is not None and not free and most >= len(kept):
+        most = None
+    if most is None and least <= 1 and not shape.some:
+        return _plain_graph(emitter, _within_budget(runs), [node for _, node in free], loose, least)
+    return _counted_graph(emitter, kept, free, least, most, (1 << len(shape.some)) - 1)
 
 
 def _declared_variants(

@@ -6,13 +6,13 @@ something"), and the rules a body refers to.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 from vllm_guided.frontends import bags
 from vllm_guided.grammar import ir
 
 
-def derives(node: ir.Node, productive: set[str]) -> bool:
+def derives(node: ir.Node, productive: Container[str]) -> bool:
     """Whether ``node`` has a text if the rules in ``productive`` have one."""
     kind = type(node)
     if kind is ir.Ref:
@@ -41,6 +41,28 @@ def derives(node: ir.Node, productive: set[str]) -> bool:
                 reached.add(target)
                 queue.append(target)
     return False
+
+
+def without_dead(node: ir.Node, productive: Container[str]) -> ir.Node:
+    """``node`` without the entries of bags that have no text, so that counts do not count on them.
+
+    Bags are looked for where this frontend puts them: in choices, sequences and graphs.
+    """
+    if isinstance(node, ir.Bag):
+        live = [
+            entry
+            for entry in node.entries
+            if derives(entry.item, productive) and derives(entry.rest, productive)
+        ]
+        return bags.settled(live, node.separator, node.required, node.minimum, node.maximum)
+    if isinstance(node, ir.Sequence):
+        return ir.sequence(*(without_dead(item, productive) for item in node.items))
+    if isinstance(node, ir.Choice):
+        return ir.Choice(tuple(without_dead(option, productive) for option in node.options))
+    if isinstance(node, ir.Graph):
+        edges = tuple((source, without_dead(label, productive), target) for source, label, target in node.edges)
+        return ir.Graph(edges, node.accepting, node.start)
+    return node
 
 
 def unproductive(rules: Mapping[str, ir.Rule]) -> set[str]:

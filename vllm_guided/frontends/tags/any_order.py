@@ -37,10 +37,10 @@ class AnyOrder:
         """A JSON value of the schema."""
         if isinstance(schema, dict) and "$ref" in schema and not set(schema) - ANNOTATIONS - {"$ref"}:
             target = self.values.schemas.resolve(schema)
-            return self.node(target) if target is not schema else self.values.ordered_json(schema)
+            return self.node(target) if target is not schema else self.values.whole_json(schema)
         build = self.builder(schema)
         if build is None:
-            return self.values.ordered_json(schema)
+            return self.values.whole_json(schema)
         found = self.known.get(id(schema))
         if found is None:
             self.kept.append(schema)  # ids stay unique while this lives

@@ -31,11 +31,18 @@ class Formats:
     Args:
         any_whitespace: False: JSON without blanks, where a format does not say how many.
         additional_properties: False: JSON objects that do not say whether they are open are closed.
+        property_order: of the members of JSON objects, where a format does not ask for any order.
     """
 
-    def __init__(self, any_whitespace: bool = True, additional_properties: bool | None = None) -> None:
+    def __init__(
+        self,
+        any_whitespace: bool = True,
+        additional_properties: bool | None = None,
+        property_order: str = "schema",
+    ) -> None:
         self.any_whitespace = any_whitespace
         self.additional_properties = additional_properties
+        self.property_order = property_order
         self.rules: dict[str, ir.Rule] = {}
         self.depth = 0
         self.count = 0

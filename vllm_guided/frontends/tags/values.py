@@ -42,17 +42,17 @@ class Values:
         return ir.Ref(name)
 
     def json(self, schema: Any) -> ir.Node:
-        """A JSON value of the schema."""
-        if not self.any_order:
-            return self.ordered_json(schema)
+        """A JSON value of the schema; members in any order if the format or the caller says so."""
+        if not self.any_order or self.formats.property_order == "any":
+            return self.whole_json(schema)
         if self.unordered is None:
             from vllm_guided.frontends.tags.any_order import AnyOrder
 
             self.unordered = AnyOrder(self)
         return self.unordered.node(schema)
 
-    def ordered_json(self, schema: Any) -> ir.Node:
-        """A JSON value of the schema, members in the declared order."""
+    def whole_json(self, schema: Any) -> ir.Node:
+        """A JSON value of the schema, members in the order that the caller of the frontend wants."""
         from vllm_guided.frontends.json_schema import json_schema_grammar
 
         document = self.schemas.alone(schema)
@@ -65,6 +65,7 @@ class Values:
             any_whitespace=self.limit > 0,
             additional_properties=self.formats.additional_properties,
             whitespace_pattern=f"[ \\n\\r\\t]{{0,{self.limit}}}" if bounded else None,
+            property_order=self.formats.property_order,
         )
         node = self.formats.embed(self.without_excludes(grammar))
         self.formats.embedded[key] = node

@@ -59,10 +59,9 @@ class Constraint:
             options["any_whitespace"] = self.any_whitespace
         if self.kind in ("json_schema", "structural_tag"):
             options["additional_properties"] = self.additional_properties
+            options["property_order"] = self.property_order
         if self.kind == "json_schema":
             options["whitespace_pattern"] = self.whitespace_pattern
-        if self.kind in ("json_schema", "structural_tag"):
-            options["property_order"] = self.property_order
         return options
 
     @property

@@ -60,7 +60,9 @@ def without_dead(node: ir.Node, productive: Container[str]) -> ir.Node:
     if isinstance(node, ir.Choice):
         return ir.Choice(tuple(without_dead(option, productive) for option in node.options))
     if isinstance(node, ir.Graph):
-        edges = tuple((source, without_dead(label, productive), target) for source, label, target in node.edges)
+        edges = tuple(
+            (source, without_dead(label, productive), target) for source, label, target in node.edges
+        )
         return ir.Graph(edges, node.accepting, node.start)
     return node
 

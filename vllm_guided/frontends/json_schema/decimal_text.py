@@ -3,23 +3,38 @@
 In: bounds and remainders. Out: an IR graph over digits. A magnitude is read from its first digit on:
 against a bound it is enough to know how many integer digits were read and whether they are less
 than, equal to or greater than as many digits of the bound; of a multiple it is enough to know the
-remainder. Once every bound is decided the rest is free and is a counted repetition.
+remainder (:mod:`.remainders`). Once every bound is decided the rest is free and is a counted repetition.
+
+Most readers take a number with a fraction for the nearest double. Where that could make a number one that it
+is not (a multiple of what is left out, a second spelling of the same value), the fraction has to show it
+within the first 15 digits of the number, which every double keeps.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from fractions import Fraction
-from math import prod
+from functools import lru_cache
+from math import lcm
 from typing import NamedTuple
 
 from vllm_guided.errors import ConstraintTooComplex
 from vllm_guided.frontends.json_schema import limits
 from vllm_guided.frontends.json_schema.numbers import ANY_FORM, DIGITS, NOT_DIGITS, Exact, Numbers
+from vllm_guided.frontends.json_schema.remainders import Remainder, remainder
 from vllm_guided.grammar import ir
 
 DIGIT = ir.byte_range(0x30, 0x39)
 NONZERO = ir.byte_range(0x31, 0x39)
+ZERO = ir.text("0")
 LESS, EQUAL, GREATER = -1, 0, 1
+NEW, ZEROS, NINES, CLEAR, TINY = 0, 1, 2, 3, 4
+"""What the digits behind the grid are so far: none, all 0, all 9, or clearly between two multiples; or nothing
+but zeros at all was read."""
+FREE, ON_GRID, OFF_GRID = 0, 1, 2
+"""Any fraction; no digits behind the ones that the multiples have; some."""
+FRACTION_ROOM = 15
+"""Digits of a number that every double keeps."""
 
 
 class Bound(NamedTuple):
@@ -30,35 +45,18 @@ class Bound(NamedTuple):
     closed: bool
 
 
-class Remainder(NamedTuple):
-    """Multiples of ``modulus / 10**scale``; ``wanted`` says whether to keep them or leave them out."""
-
-    modulus: int
-    scale: int
-    wanted: bool
-
-
 def decimal(value: Exact, closed: bool) -> Bound:
+    """The digits of a magnitude."""
     fraction = Fraction(value)
     scale, denominator = 0, fraction.denominator
     while denominator != 1:
         scale += 1
         denominator = Fraction(fraction * 10**scale).denominator
-        if scale > 1100:
-            raise ConstraintTooComplex("a bound has more than 1,100 decimals")
+        if scale > limits.MAX_DECIMALS:
+            raise ConstraintTooComplex(f"a bound has more than {limits.MAX_DECIMALS:,} decimals")
     digits = str(int(fraction * 10**scale)).zfill(scale + 1)
     whole = digits[: len(digits) - scale]
     return Bound(whole, digits[len(digits) - scale :], closed)
-
-
-def remainder(multiple: Exact, wanted: bool) -> Remainder:
-    fraction = Fraction(multiple)
-    scale = 0
-    while (fraction * 10**scale).denominator != 1:
-        scale += 1
-        if scale > 1100:
-            raise ConstraintTooComplex("multipleOf has more than 1,100 decimals")
-    return Remainder(int(fraction * 10**scale), scale, wanted)
 
 
 def compare(digit: int, bound: str, position: int, so_far: int) -> int:
@@ -69,209 +67,357 @@ def compare(digit: int, bound: str, position: int, so_far: int) -> int:
     return (digit > other) - (digit < other)
 
 
-_State = tuple[object, ...]
+@lru_cache(maxsize=1024)
+def _digits(mask: int) -> ir.Node:
+    """One digit; bit ``d`` of the mask stands for ``d``."""
+    return ir.ByteSet(mask << 0x30)
+
+
+class _TooMany(Exception):
+    """More states than the budget has."""
+
+
+class _Whole(NamedTuple):
+    """``position`` integer digits were read."""
+
+    position: int
+    low: int
+    high: int
+    rests: tuple[int, ...]
+    zero: bool
+
+
+class _Fraction(NamedTuple):
+    """``position`` digits were read behind the point."""
+
+    position: int
+    low: int
+    high: int
+    rests: tuple[int, ...]
+    room: int
+    edge: int
+    ended: bool
+    """The last digit is not 0 (only where there is one spelling for each value)."""
+
+
+_END = "end"
 
 
 class Magnitude:
-    """Builds the graph of the plain decimals in one interval of magnitudes."""
+    """Builds the graph of the plain decimals in one interval of magnitudes.
+
+    Args:
+        low, high: the interval; ``None``: no end.
+        remainders: what to keep and to leave out, on the grid of their decimals.
+        form: as in :class:`~.numbers.Numbers`.
+        fractions: :data:`FREE`, :data:`ON_GRID` or :data:`OFF_GRID`.
+        canonical: one spelling for each value.
+        longest: most integer digits, where ``high`` does not say it.
+        endless: the integer digits are not counted.
+    """
 
     def __init__(
-        self, low: Bound, high: Bound | None, remainders: list[Remainder], form: int, whole_only: bool
+        self,
+        low: Bound,
+        high: Bound | None,
+        remainders: tuple[Remainder, ...] = (),
+        form: int = DIGITS,
+        fractions: int = ON_GRID,
+        canonical: bool = False,
+        grid: int = 0,
+        longest: int | None = None,
+        endless: bool = False,
     ) -> None:
-        self.low = low
-        self.high = high
+        self.low, self.high = low, high
         self.remainders = remainders
         self.form = form
-        self.whole_only = whole_only
-        self.numbers: dict[_State, int] = {}
-        self.queue: list[_State] = []
+        self.fractions = fractions
+        self.canonical = canonical
+        self.grid = grid
+        self.whole_only = canonical and fractions == ON_GRID and grid == 0
+        self.states: dict[object, int] = {}
+        self.queue: deque[_Whole | _Fraction] = deque()
         self.edges: list[tuple[int, ir.Node, int]] = []
         self.accepting: set[int] = set()
-        self.longest = limits.MAX_INTEGER_DIGITS
-        if high is not None:
-            self.longest = max(len(high.whole), 1)
+        self.deepest = 0
+        self.endless = endless
+        if longest is not None:
+            self.longest = longest
+        elif high is not None:
+            self.longest = len(high.whole)
         elif remainders:
             self.longest = len(low.whole) + 20
-        self.longest = max(self.longest, len(low.whole))
-        self.endless = high is None and prod(item.modulus for item in remainders) > limits.COUNTED_REMAINDERS
-        self.scale = max([1, len(low.fraction), *(item.scale for item in remainders)])
-        if high is not None:
-            self.scale = max(self.scale, len(high.fraction))
-
-    def number(self, state: _State) -> int:
-        found = self.numbers.get(state)
-        if found is None:
-            found = len(self.numbers)
-            if found > limits.MAX_NUMBER_STATES:
-                raise ConstraintTooComplex(
-                    "the number's bounds and multipleOf need too large an automaton; use a smaller multipleOf"
-                )
-            self.numbers[state] = found
-            self.queue.append(state)
-        return found
+        else:
+            self.longest = max(limits.MAX_INTEGER_DIGITS, len(low.whole))
+        self.decimals = max(grid, len(low.fraction), len(high.fraction) if high is not None else 0)
+        # How many digits may stand before a point: where the nearest double is not to be trusted, 15.
+        big = len(low.whole) > FRACTION_ROOM or (high is not None and len(high.whole) > FRACTION_ROOM)
+        exactly = bool(big or canonical or remainders or fractions == OFF_GRID)
+        self.pointed = 0 if self.endless else FRACTION_ROOM if exactly else self.longest
+        if fractions == OFF_GRID:
+            self.longest = min(self.longest, FRACTION_ROOM - 1)
 
     def build(self) -> ir.Node:
-        self.number(("start",))
+        """The graph; ``ir.NOTHING`` if it is empty."""
         positive = self.low.whole.strip("0") or self.low.fraction or not self.low.closed
-        self.first_low = EQUAL if positive else GREATER
+        start = _Whole(0, EQUAL if positive else GREATER, EQUAL, tuple(0 for _ in self.remainders), False)
+        self._number(start)
         while self.queue:
-            state = self.queue.pop()
-            source = self.numbers[state]
-            if state[0] == "whole":
-                self.whole(source, state)
-            elif state[0] == "point":
-                self.fraction_digits(source, state, first=True)
-            elif state[0] == "fraction":
-                self.fraction_digits(source, state, first=False)
-            elif state[0] == "start":
-                self.digits(source, 0, self.first_low, EQUAL, tuple(0 for _ in self.remainders))
+            state = self.queue.popleft()
+            if isinstance(state, _Whole):
+                self._whole(self.states[state], state)
+            else:
+                self._fraction(self.states[state], state)
         return ir.Graph(tuple(self.edges), frozenset(self.accepting)) if self.accepting else ir.NOTHING
 
-    def edges_by_target(self, source: int, targets: list[tuple[int, _State]]) -> None:
-        grouped: dict[_State, list[int]] = {}
-        for digit, state in targets:
-            grouped.setdefault(state, []).append(0x30 + digit)
-        for state, digits in grouped.items():
-            self.edges.append((source, ir.byte_set(digits), self.number(state)))
+    def _number(self, state: _Whole | _Fraction) -> int:
+        found = self.states.get(state)
+        if found is None:
+            found = self.states[state] = len(self.states)
+            if found > limits.MAX_NUMBER_STATES:
+                raise _TooMany
+            self.queue.append(state)
+            if isinstance(state, _Whole):
+                self.deepest = max(self.deepest, state.position)
+        return found
 
-    def digits(self, source: int, count: int, low: int, high: int, rests: tuple[int, ...]) -> None:
-        """The edges of one more integer digit after ``count``."""
-        if count >= self.longest:
-            return
-        targets: list[tuple[int, _State]] = []
-        for digit in range(10):
-            next_low = compare(digit, self.low.whole, count, low) if count < len(self.low.whole) else GREATER
-            next_high = EQUAL
-            if self.high is not None:
-                next_high = compare(digit, self.high.whole, count, high)
-            moved = tuple(
-                (rest * 10 + digit) % item.modulus for rest, item in zip(rests, self.remainders, strict=True)
-            )
-            position = count + 1
-            if self.endless and position > len(self.low.whole) + 1:
-                position = count  # too many remainders to count digits as well
-            if position > len(self.low.whole):
-                next_low = GREATER
-            targets.append(
-                (digit, ("whole", position, next_low, next_high, moved, count == 0 and digit == 0))
-            )
-        self.edges_by_target(source, targets)
+    def _finish(self, source: int, label: ir.Node) -> None:
+        """An edge to the end of the number."""
+        end = self.states.setdefault(_END, len(self.states))
+        self.accepting.add(end)
+        self.edges.append((source, label, end))
 
-    def whole(self, source: int, state: _State) -> None:
-        _, count, low, high, rests, zero = state
-        assert isinstance(count, int) and isinstance(low, int) and isinstance(high, int)
-        assert isinstance(rests, tuple)
+    def _add(self, source: int, targets: dict[_Whole | _Fraction, int]) -> None:
+        """Edges to states by the masks of their digits."""
+        for state, digits in targets.items():
+            self.edges.append((source, _digits(digits), self._number(state)))
+
+    # Before the point
+
+    def _whole(self, source: int, state: _Whole) -> None:
+        count, low, high, rests, zero = state
         below = low if count == len(self.low.whole) else (GREATER if count > len(self.low.whole) else LESS)
         above = LESS
         if self.high is not None:
             above = high if count == len(self.high.whole) else LESS
         if not zero:
-            if (
-                self.high is None
-                and not self.remainders
-                and count >= len(self.low.whole)
-                and below == GREATER
-            ):
-                self.free_whole(source, count)
+            if self._free_from_here(count, below):
+                self._free_whole(source, count)
                 return
-            self.digits(source, count, low, high, rests)
-        if below == LESS or above == GREATER:
+            self._more_digits(source, state)
+        if count == 0 or below == LESS or above == GREATER:
             return
-        if self.form != NOT_DIGITS and self.ends(below, above, 0, rests):
+        if self.form != NOT_DIGITS and self.fractions != OFF_GRID and self._ends(below, above, 0, rests):
             self.accepting.add(source)
-        if self.form != DIGITS:
-            self.edges.append((source, ir.text("."), self.number(("point", 0, below, above, rests))))
+        if self.form != DIGITS and count <= self.pointed and not self.whole_only:
+            room = FRACTION_ROOM - count
+            if self.fractions == ON_GRID and not self.canonical:
+                room = max(min(room, self.grid), 0)
+            elif self.fractions == FREE and not self.canonical:
+                room = limits.MAX_FRACTION_DIGITS
+            edge = TINY if zero and self.fractions == OFF_GRID else NEW
+            after = _Fraction(0, below, above, rests, room, edge, False)
+            self.edges.append((source, ir.text("."), self._number(after)))
 
-    def free_whole(self, source: int, count: int) -> None:
-        end = self.number(("free",))
-        fraction = ir.sequence(ir.text("."), self.free_fraction())
+    def _free_from_here(self, count: int, below: int) -> bool:
+        """Whether nothing but their number is asked of further digits."""
+        if self.high is not None or self.remainders or count == 0 or below != GREATER:
+            return False
+        if self.fractions == OFF_GRID:
+            return False
+        if count < len(self.low.whole):
+            return False
+        return self.whole_only or self.pointed >= self.longest or count >= self.pointed
+
+    def _free_whole(self, source: int, count: int) -> None:
+        digits = ir.Repeat(DIGIT, 0, self.longest - count)
+        if self.whole_only or self.pointed < self.longest:
+            if self.form != NOT_DIGITS:
+                self._finish(source, digits)
+            return
+        some = DIGIT if self.fractions == FREE else ZERO
+        fraction = ir.sequence(ir.text("."), ir.Repeat(some, 1, limits.MAX_FRACTION_DIGITS))
         tail: ir.Node = ir.EMPTY
         if self.form == NOT_DIGITS:
             tail = fraction
         elif self.form == ANY_FORM:
             tail = ir.optional(fraction)
-        self.accepting.add(end)
-        self.edges.append((source, ir.sequence(ir.Repeat(DIGIT, 0, self.longest - count), tail), end))
+        self._finish(source, ir.sequence(digits, tail))
 
-    def free_fraction(self) -> ir.Node:
-        if self.whole_only:
-            return ir.text("0")
-        return ir.Repeat(DIGIT, 1, limits.MAX_FRACTION_DIGITS)
+    def _more_digits(self, source: int, state: _Whole) -> None:
+        count = state.position
+        if count >= self.longest:
+            return
+        targets: dict[_Whole | _Fraction, int] = {}
+        for digit in range(10):
+            zero = count == 0 and digit == 0
+            low = compare(digit, self.low.whole, count, state.low) if count < len(self.low.whole) else GREATER
+            high = EQUAL
+            if self.high is not None:
+                high = compare(digit, self.high.whole, count, state.high)
+            position = count + 1
+            if self.endless and position > len(self.low.whole) + 1:
+                position = count  # too many remainders to count digits as well
+            if position > len(self.low.whole):
+                low = GREATER
+            left = 0 if zero else self.longest - position
+            if high == GREATER and self.high is not None:
+                left = min(left, len(self.high.whole) - 1 - position)
+            if left < 0:
+                continue
+            rests: list[int] = []
+            for rest, item in zip(state.rests, self.remainders, strict=True):
+                most = None if self.endless and not zero else item.scale + left
+                moved = item.representative((rest * 10 + digit) % item.modulus, item.scale, most)
+                if moved is None:
+                    break
+                rests.append(moved)
+            else:
+                target = _Whole(position, low, high, tuple(rests), zero)
+                targets[target] = targets.get(target, 0) | 1 << digit
+        self._add(source, targets)
 
-    def ends(self, low: int, high: int, count: int, rests: tuple[int, ...]) -> bool:
-        """Whether the number may end after ``count`` fraction digits."""
-        if low == EQUAL:
-            if count < len(self.low.fraction.rstrip("0")):
-                return False
-            if not self.low.closed:
-                return False
-        if high == EQUAL and self.high is not None:
-            exactly = count >= len(self.high.fraction.rstrip("0"))
-            if exactly and not self.high.closed:
-                return False
+    # Behind the point
+
+    def _ends(self, low: int, high: int, count: int, rests: tuple[int, ...]) -> bool:
+        """Whether the number may end after ``count`` fraction digits, as far as bounds and multiples go."""
+        if low == EQUAL and (count < len(self.low.fraction.rstrip("0")) or not self.low.closed):
+            return False
+        past = self.high is not None and high == EQUAL and count >= len(self.high.fraction.rstrip("0"))
+        if past and self.high is not None and not self.high.closed:
+            return False
         for rest, item in zip(rests, self.remainders, strict=True):
-            divisible = rest >= 0 and (rest * 10 ** max(item.scale - count, 0)) % item.modulus == 0
-            if divisible != item.wanted:
+            if item.divides(rest, count) != item.wanted:
                 return False
         return True
 
-    def fraction_digits(self, source: int, state: _State, first: bool) -> None:
-        _, count, low, high, rests = state
-        assert isinstance(count, int) and isinstance(low, int) and isinstance(high, int)
-        assert isinstance(rests, tuple)
-        if not first and self.ends(low, high, count, rests):
+    def _fraction(self, source: int, state: _Fraction) -> None:
+        count, low, high, rests, room, edge, ended = state
+        fits = self.fractions != OFF_GRID or edge in (NINES, CLEAR)
+        if count > 0 and (ended or not self.canonical) and fits and self._ends(low, high, count, rests):
             self.accepting.add(source)
-        decided = low == GREATER and (self.high is None or high == LESS)
-        if decided and all(rest < 0 for rest in rests) and not self.whole_only:
-            end = self.number(("free",))
-            self.accepting.add(end)
-            minimum = 1 if first else 0
-            tail = ir.Repeat(DIGIT, minimum, max(limits.MAX_FRACTION_DIGITS - count, 1))
-            self.edges.append((source, tail, end))
+        if count >= self.decimals and low == EQUAL and self.low.closed:
+            low = GREATER
+        inside = low == GREATER and (self.high is None or high == LESS)
+        if self.canonical:
+            if inside and self.fractions == FREE:
+                if count < room:
+                    self._finish(source, ir.sequence(ir.Repeat(DIGIT, 0, room - count - 1), NONZERO))
+                return
+        elif inside and (self.fractions == FREE or edge == CLEAR):
+            most = limits.MAX_FRACTION_DIGITS - count
+            self._finish(source, ir.Repeat(DIGIT, 0 if count else 1, max(most, 1)))
             return
-        targets: list[tuple[int, _State]] = []
-        for digit in range(1 if self.whole_only else 10):
-            next_low = compare(digit, self.low.fraction, count, low)
-            next_high = EQUAL
-            if self.high is not None:
-                next_high = compare(digit, self.high.fraction, count, high)
-            if next_low == LESS or next_high == GREATER:
-                continue
-            if count >= self.scale and digit == 0 and self.zero_is_last(high, count):
-                continue
-            moved = self.move(rests, digit, count)
-            if moved is not None:
-                targets.append((digit, ("fraction", count + 1, next_low, next_high, moved)))
-        self.edges_by_target(source, targets)
+        only_zeros = count >= self.decimals and (
+            self.fractions == ON_GRID or (self.high is not None and high == EQUAL)
+        )
+        if only_zeros:
+            if fits and not self.canonical and self._ends(low, high, count, rests):
+                most = max(limits.MAX_FRACTION_DIGITS - count, 1)
+                self._finish(source, ir.Repeat(ZERO, 0 if count else 1, most))
+            return
+        targets: dict[_Whole | _Fraction, int] = {}
+        for digit in range(10):
+            after = self._after(state, digit)
+            if after is not None:
+                targets[after] = targets.get(after, 0) | 1 << digit
+        self._add(source, targets)
 
-    def zero_is_last(self, high: int, count: int) -> bool:
-        """Whether a further zero after ``count`` fraction digits would only repeat what is said."""
-        if self.whole_only or any(item.wanted for item in self.remainders):
-            return True
-        if self.high is not None and high == EQUAL:
-            return True
-        return count >= self.scale + limits.MAX_ZEROS
-
-    def move(self, rests: tuple[int, ...], digit: int, count: int) -> tuple[int, ...] | None:
-        moved: list[int] = []
-        for rest, item in zip(rests, self.remainders, strict=True):
-            if rest < 0:
-                moved.append(rest)
-            elif count < item.scale:
-                moved.append((rest * 10 + digit) % item.modulus)
-            elif digit == 0:
-                moved.append(rest)
-            elif item.wanted:
+    def _after(self, state: _Fraction, digit: int) -> _Fraction | None:
+        """The state after one more digit behind the point, if the number can still be of the set."""
+        count = state.position
+        low = compare(digit, self.low.fraction, count, state.low)
+        high = EQUAL
+        if self.high is not None:
+            high = compare(digit, self.high.fraction, count, state.high)
+        if low == LESS or high == GREATER:
+            return None
+        if self.fractions == ON_GRID and digit and count >= min(state.room, self.grid):
+            return None
+        if self.canonical and count >= state.room:
+            return None
+        edge = self._edge(state, digit) if self.fractions == OFF_GRID else NEW
+        if edge is None or count + 1 > self.decimals + limits.MAX_ZEROS:
+            return None
+        rests: list[int] = []
+        for rest, item in zip(state.rests, self.remainders, strict=True):
+            moved = item.after(rest, digit, count)
+            if moved is None:
                 return None
-            else:
-                moved.append(-1)
-        return tuple(moved)
+            rests.append(moved)
+        return _Fraction(count + 1, low, high, tuple(rests), state.room, edge, self.canonical and digit != 0)
+
+    def _edge(self, state: _Fraction, digit: int) -> int | None:
+        """The edge after one more digit; ``None`` if a double might not tell the number from a multiple."""
+        count, edge = state.position, state.edge
+        if edge == CLEAR or (edge == TINY and digit == 0):
+            return edge
+        if count < self.grid:
+            return NEW
+        run = ZEROS if digit == 0 else NINES if digit == 9 else CLEAR
+        if edge == TINY:
+            return NINES if count == self.grid and digit == 9 else CLEAR
+        edge = run if edge in (NEW, run) else CLEAR
+        if count + 1 > state.room or (count + 1 == state.room and edge == ZEROS):
+            return None
+        return edge
 
 
-def plain_node(low: Bound, high: Bound | None, numbers: Numbers) -> ir.Node:
-    whole_only = numbers.multiple is not None and Fraction(numbers.multiple).denominator == 1
-    remainders = []
-    if numbers.multiple is not None and numbers.multiple != 1:
-        remainders.append(remainder(numbers.multiple, True))
-    remainders.extend(remainder(other, False) for other in numbers.excluded)
-    return Magnitude(low, high, remainders, numbers.form, whole_only).build()
+def plain_node(low: Bound, high: Bound | None, numbers: Numbers, canonical: bool = False) -> ir.Node:
+    """The plain decimals of a set whose magnitudes are between two bounds.
+
+    Where multiples need too many states, the largest are left out.
+
+    Raises:
+        ConstraintTooComplex: none is left.
+    """
+    multiple, excluded = numbers.multiple, numbers.excluded
+    if multiple is None and not excluded:
+        return _built(low, high, (), numbers.form, FREE, canonical, 0)
+    kept = [] if multiple in (None, 1) else [remainder(multiple or 1, True)]
+    remainders = (*kept, *(remainder(other, False) for other in excluded))
+    of_multiple = remainder(multiple, True).scale if multiple is not None else None
+    grid = max(item.scale for item in remainders) if of_multiple is None else of_multiple
+    on_grid = _built(low, high, remainders, numbers.form, ON_GRID, canonical, grid)
+    if multiple is not None or numbers.form == DIGITS:
+        return on_grid
+    off_grid = _built(low, high, (), numbers.form, OFF_GRID, canonical, grid)
+    return ir.choice(*(node for node in (on_grid, off_grid) if node != ir.NOTHING))
+
+
+def _built(
+    low: Bound,
+    high: Bound | None,
+    remainders: tuple[Remainder, ...],
+    form: int,
+    fractions: int,
+    canonical: bool,
+    grid: int,
+) -> ir.Node:
+    modulus = lcm(*(item.modulus for item in remainders))
+    coprime = modulus
+    while coprime % 2 == 0 or coprime % 5 == 0:
+        coprime //= 2 if coprime % 2 == 0 else 5
+    uncounted = high is None and grid == 0 and fractions == ON_GRID
+    longest: int | None = None
+    endless = uncounted and coprime > limits.COUNTED_REMAINDERS
+    while longest is None or longest >= max(len(low.whole), 1):
+        magnitude = Magnitude(low, high, remainders, form, fractions, canonical, grid, longest, endless)
+        try:
+            node = magnitude.build()
+        except _TooMany:
+            if uncounted and not endless and longest is None:
+                endless = True
+                continue
+            # Shorter numbers need fewer states: about as many as there are multiples.
+            few = len(str(modulus * limits.MAX_NUMBER_STATES // 10 ** (grid + 1))) - 1
+            shorter = max(magnitude.deepest - 1, few)
+            longest = min(shorter, magnitude.longest if endless else magnitude.longest - 1)
+            high, endless = None, False
+        else:
+            if node != ir.NOTHING or longest is None:
+                return node
+            break
+    raise ConstraintTooComplex(
+        "the number's bounds and multipleOf need too large an automaton; use a smaller multipleOf"
+    )

@@ -53,6 +53,9 @@ MAX_OBJECT_STATES = 40_000
 MAX_NUMBER_STATES = 12_000
 """States of one number automaton (multipleOf is a remainder to keep)."""
 
+MAX_DECIMALS = 1_100
+"""Decimals of a bound or a multipleOf: more than any double has."""
+
 COUNTED_REMAINDERS = 128
 """Remainders of a multipleOf without a maximum for which the digits are bounded too."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from vllm_guided.frontends.json_schema import limits
+from vllm_guided.frontends.json_schema import double_bounds, limits
 from vllm_guided.frontends.json_schema.decimal_text import DIGIT, NONZERO, decimal, plain_node
 from vllm_guided.frontends.json_schema.numbers import DIGITS, Exact, Numbers
 from vllm_guided.frontends.json_schema.scientific_text import scientific_node
@@ -17,44 +17,61 @@ from vllm_guided.grammar import ir
 
 
 def _signed(
-    numbers: Numbers, low: Exact | None, low_closed: bool, high: Exact | None, high_closed: bool
+    numbers: Numbers, low: Exact | None, low_closed: bool, high: Exact | None, high_closed: bool, one: bool
 ) -> ir.Node:
-    """Magnitudes from ``low`` (``None``: 0) to ``high`` (``None``: no end)."""
-    least = decimal(low if low is not None else 0, low_closed if low is not None else True)
-    most = decimal(high, high_closed) if high is not None else None
-    options = [plain_node(least, most, numbers)]
-    if numbers.form != DIGITS and numbers.multiple in (None, 1) and not numbers.excluded:
-        options.append(scientific_node(least, most, whole=numbers.multiple == 1))
+    """Magnitudes from ``low`` (``None``: 0) to ``high`` (``None``: no end); ``one`` spelling of each."""
+    whole = numbers.multiple == 1
+    options: list[ir.Node] = []
+    for scientific in (False, True):
+        if scientific and (one or numbers.form == DIGITS or not (numbers.multiple is None or whole)):
+            continue
+        if scientific and numbers.excluded:
+            continue
+        written = scientific or not whole
+        from_least = double_bounds.least(low, low_closed, written) if low is not None else (0, True)
+        to_most = double_bounds.most(high, high_closed, written) if high is not None else None
+        if from_least is None:
+            continue
+        least, most = decimal(*from_least), decimal(*to_most) if to_most is not None else None
+        if scientific:
+            options.append(scientific_node(least, most, whole))
+        elif to_most is None or (
+            from_least[0] <= to_most[0] and (from_least[0] < to_most[0] or (from_least[1] and to_most[1]))
+        ):
+            options.append(plain_node(least, most, numbers, one))
     return ir.choice(*(option for option in options if option != ir.NOTHING))
 
 
 @lru_cache(maxsize=2048)
-def number_node(numbers: Numbers) -> ir.Node:
-    """The JSON texts of the numbers in the set; ``ir.NOTHING`` if there are none.
+def number_node(numbers: Numbers, canonical: bool = False) -> ir.Node:
+    """The JSON texts of the numbers in the set (``canonical``: one each); ``ir.NOTHING`` if there are none.
 
     Raises:
         ConstraintTooComplex: the bounds and multiples need more than the budget of states.
     """
     options: list[ir.Node] = []
     low, high = numbers.low, numbers.high
+    if not canonical and (low, numbers.low_open) == (None if high is None else -high, numbers.high_open):
+        both = _signed(numbers, None, True, high, not numbers.high_open, False)
+        return ir.sequence(ir.optional(ir.text("-")), both)
     if high is None or high >= 0:
         floor = low if low is not None and low > 0 else None
         if low is not None and low == 0 and numbers.low_open:
-            positive = _signed(numbers, 0, False, high, not numbers.high_open)
+            positive: ir.Node = _signed(numbers, 0, False, high, not numbers.high_open, canonical)
         elif high is not None and high == 0 and numbers.high_open:
             positive = ir.NOTHING
         else:
-            positive = _signed(numbers, floor, not numbers.low_open, high, not numbers.high_open)
+            positive = _signed(numbers, floor, not numbers.low_open, high, not numbers.high_open, canonical)
         options.append(positive)
     if low is None or low <= 0:
         least = -high if high is not None and high < 0 else None
         most = -low if low is not None else None
-        if high is not None and high == 0 and numbers.high_open:
-            negative = _signed(numbers, 0, False, most, not numbers.low_open)
-        elif low is not None and low == 0 and numbers.low_open:
-            negative = ir.NOTHING
+        if low is not None and low == 0 and (numbers.low_open or canonical):
+            negative: ir.Node = ir.NOTHING
+        elif least is None and (canonical or (high is not None and high == 0 and numbers.high_open)):
+            negative = _signed(numbers, 0, False, most, not numbers.low_open, canonical)
         else:
-            negative = _signed(numbers, least, not numbers.high_open, most, not numbers.low_open)
+            negative = _signed(numbers, least, not numbers.high_open, most, not numbers.low_open, canonical)
         if negative != ir.NOTHING:
             options.append(ir.sequence(ir.text("-"), negative))
     return ir.choice(*(option for option in options if option != ir.NOTHING))

@@ -19,7 +19,6 @@ from vllm_guided.frontends.json_schema.decimal_text import (
     Magnitude,
     compare,
 )
-from vllm_guided.frontends.json_schema.numbers import DIGITS
 from vllm_guided.grammar import ir
 
 LARGEST = Bound("17976931348623157" + "0" * 292, "", True)
@@ -42,7 +41,7 @@ def _exponent(low: int, high: int) -> ir.Node:
     options: list[ir.Node] = []
 
     def between(first: int, last: int) -> ir.Node:
-        whole = Magnitude(Bound(str(first), "", True), Bound(str(last), "", True), [], DIGITS, True).build()
+        whole = Magnitude(Bound(str(first), "", True), Bound(str(last), "", True)).build()
         short = ir.byte_range(0x30 + first, 0x30 + min(last, 9)) if first <= 9 else ir.NOTHING
         return ir.choice(whole, ir.sequence(ir.text("0"), short))
 

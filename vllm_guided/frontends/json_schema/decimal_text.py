@@ -29,8 +29,8 @@ NONZERO = ir.byte_range(0x31, 0x39)
 ZERO = ir.text("0")
 LESS, EQUAL, GREATER = -1, 0, 1
 NEW, ZEROS, NINES, CLEAR, TINY = 0, 1, 2, 3, 4
-"""What the digits behind the grid are so far: none, all 0, all 9, or clearly between two multiples; or nothing
-but zeros at all was read."""
+"""What the digits behind the grid are so far: none, all 0, all 9, or clearly between two multiples; or
+nothing but zeros at all was read."""
 FREE, ON_GRID, OFF_GRID = 0, 1, 2
 """Any fraction; no digits behind the ones that the multiples have; some."""
 FRACTION_ROOM = 15

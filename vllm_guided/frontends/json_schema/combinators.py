@@ -36,7 +36,7 @@ def combine(algebra: Algebra, place: Place, norm: Norm, annotate: bool) -> Norm:
     term = algebra.terms.place
     for keyword in ("$ref", "$recursiveRef", "$dynamicRef"):
         if keyword in schema and (keyword == "$ref" or place.draft >= 2019):
-            target = place.refer(keyword) if keyword == "$ref" else place.document.dynamic(place, keyword)
+            target = place.refer(keyword) if keyword == "$ref" else place.refer_dynamically(keyword)
             norm = algebra.intersection(norm, algebra.norm(term(target), annotate))
     if "allOf" in schema:
         for branch in _branches(algebra, place, "allOf", annotate):

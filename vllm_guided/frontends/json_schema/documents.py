@@ -1,75 +1,81 @@
-"""A schema document: its text, its drafts, and what its references mean.
+"""A schema document and what its references mean.
 
-In: a schema as a Python value or JSON text. Out: a :class:`Place` for its root, from which sub-schemas and
-the targets of ``$ref`` are reached. References are resolved by the ``referencing`` library (RFC 6901
-pointers, ``$id``, ``$anchor``), except the plain ``#/...`` of a document with one resource. Nothing is ever
-fetched.
+In: a schema as a Python value or JSON text, and other documents that it may refer to. Out: a :class:`Place`
+for its root, from which sub-schemas and the targets of ``$ref`` and ``$dynamicRef`` are reached. A reference
+is resolved against the base URI of its resource (RFC 3986), then by JSON pointer (RFC 6901) or anchor. The
+drafts' own schemas are known; nothing is ever fetched.
+
+What ``$dynamicRef`` means depends on how one came to it: among the resources entered on the way, the
+outermost that has the dynamic anchor wins. So a place carries its *scope*: for each dynamic anchor that
+several resources have, the outermost one so far. A sub-schema in two scopes is two places.
 """
 
 from __future__ import annotations
 
 import json
-from functools import lru_cache
-from typing import Any
-from urllib.parse import unquote, urldefrag, urljoin, urlparse
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NoReturn
+from urllib.parse import unquote
 
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint, UnsupportedConstraint
+from vllm_guided.frontends.json_schema import limits, uris
+from vllm_guided.frontends.json_schema.drafts import LATEST, RECURSIVE, draft_of
+from vllm_guided.frontends.json_schema.metaschemas import metaschema
+from vllm_guided.frontends.json_schema.resources import (
+    Index,
+    Path,
+    Resource,
+    Source,
+    pointer,
+    value_at,
+)
 from vllm_guided.frontends.json_text import members
 
-DRAFTS = {
-    "http://json-schema.org/draft-04/schema": 4,
-    "http://json-schema.org/draft-06/schema": 6,
-    "http://json-schema.org/draft-07/schema": 7,
-    "https://json-schema.org/draft/2019-09/schema": 2019,
-    "https://json-schema.org/draft/2020-12/schema": 2020,
-}
-LATEST = 2020
-_OLD = ("draft-00", "draft-01", "draft-02", "draft-03", "json-schema.org/schema")
-
-
-class Resource:
-    """One schema resource: what a ``$id`` names, or the whole document."""
-
-    __slots__ = ("draft", "resolver", "root")
-
-    def __init__(self, root: Any, draft: int, resolver: Any) -> None:
-        self.root = root
-        self.draft = draft
-        self.resolver = resolver
+Scope = tuple[tuple[str, Resource], ...]
+"""For each contested dynamic anchor met so far, by name: the outermost resource that has it."""
 
 
 class Place:
-    """A sub-schema, the resource it is in, and its JSON pointer."""
+    """A sub-schema: where it is, the resource it is in, and the scope it was reached in."""
 
-    __slots__ = ("document", "pointer", "resource", "schema")
+    __slots__ = ("document", "path", "resource", "schema", "scope")
 
-    def __init__(self, schema: Any, resource: Resource, pointer: str, document: Document) -> None:
+    def __init__(
+        self, schema: Any, resource: Resource, path: Path, document: Document, scope: Scope = ()
+    ) -> None:
         self.schema = schema
         self.resource = resource
-        self.pointer = pointer
+        self.path = path
         self.document = document
+        self.scope = scope
 
     @property
     def draft(self) -> int:
         """4, 6, 7, 2019 or 2020."""
         return self.resource.draft
 
+    @property
+    def pointer(self) -> str:
+        """The JSON pointer from the root of the document, ``#/...``; behind its URI in other documents."""
+        return self.resource.source.name + pointer(self.path)
+
     def child(self, *keys: str | int) -> Place:
         """The sub-schema below ``keys``, in the resource of its own that it may be."""
         schema: Any = self.schema
-        pointer = self.pointer
         for key in keys:
             schema = schema[key]
-            text = str(key)
-            if "~" in text or "/" in text:
-                text = text.replace("~", "~0").replace("/", "~1")
-            pointer = f"{pointer}/{text}"
+        path = self.path + keys
+        resource, scope = self.resource, self.scope
         if type(schema) is not dict and type(schema) is not bool:
-            raise InvalidConstraint("a schema must be an object, true or false", where=pointer)
-        resource = self.resource
-        if self.document.has_ids and isinstance(schema, dict):
-            resource = self.document.enter(schema, resource)
-        return Place(schema, resource, pointer, self.document)
+            raise InvalidConstraint(
+                "a schema must be an object, true or false", where=resource.source.name + pointer(path)
+            )
+        if isinstance(schema, dict) and not resource.source.plain:
+            inner = _resource_of(schema, path, resource)
+            if inner is not resource:
+                resource, scope = inner, self.document.entered(scope, inner)
+        return Place(schema, resource, path, self.document, scope)
 
     def invalid(self, keyword: str, message: str) -> InvalidConstraint:
         """The error of a keyword whose value is wrong."""
@@ -79,199 +85,220 @@ class Place:
         """The error of a keyword that cannot be honoured exactly."""
         return UnsupportedConstraint(f"{keyword}: {message}", where=f"{self.pointer}/{keyword}")
 
-    def refer(self, keyword: str) -> Place:
-        """The place that the reference under ``keyword`` means."""
+    def _reference(self, keyword: str) -> str:
         reference = self.schema[keyword]
         if not isinstance(reference, str):
             raise self.invalid(keyword, "must be a string")
-        if not self.document.has_ids and (reference == "#" or reference.startswith("#/")):
-            return self._pointer(keyword, reference)
-        return self.document.lookup(self, keyword, reference)
+        return reference
 
-    def _pointer(self, keyword: str, reference: str) -> Place:
-        schema: Any = self.document.root
-        for part in reference[2:].split("/") if len(reference) > 1 else []:
-            name = unquote(part) if "%" in part else part
-            name = name.replace("~1", "/").replace("~0", "~")
-            if isinstance(schema, dict) and name in schema:
-                schema = schema[name]
-            elif isinstance(schema, list) and name.isdigit() and int(name) < len(schema):
-                schema = schema[int(name)]
-            else:
-                raise self.invalid(keyword, f"{reference!r} points to nothing in this document")
-        if type(schema) is not dict and type(schema) is not bool:
-            raise self.invalid(keyword, f"{reference!r} does not point to a schema")
-        return Place(schema, self.resource, reference, self.document)
+    def refer(self, keyword: str) -> Place:
+        """The place that the reference under ``keyword`` means."""
+        return self.document.place_of(self, keyword, self._reference(keyword))
+
+    def refer_dynamically(self, keyword: str) -> Place:
+        """The target of ``$dynamicRef`` or ``$recursiveRef`` in the place's scope."""
+        reference = self._reference(keyword)
+        target = self.document.place_of(self, keyword, reference)
+        if keyword == "$recursiveRef":
+            name = RECURSIVE
+        else:
+            name = unquote(uris.split(reference)[1])
+        named = keyword == "$recursiveRef" or name
+        if not named or target.resource.dynamic.get(name) != target.path:
+            return target  # no dynamic anchor: as $ref
+        for known, resource in self.scope:
+            if known == name:
+                return self.document.place_at(resource.source, resource.dynamic[name], self.scope)
+        return target
 
 
 class Document:
-    """A parsed schema and its resources."""
+    """A schema with the documents that it may refer to.
 
-    def __init__(self, root: Any) -> None:
-        self.root = root
-        self.draft = draft_of(root, LATEST)
-        self.has_ids = _holds_identifiers(root, self.draft)
-        self._entered: dict[int, Resource] = {}
-        self._registry: Any = None
-        self.base = Resource(root, self.draft, None)
-        if self.has_ids:
-            self.base.resolver = self._root_resolver()
+    Args:
+        root: the schema.
+        documents: other schemas by their absolute URIs.
+    """
+
+    def __init__(self, root: Any, documents: Mapping[str, Any] | None = None) -> None:
+        self.main = Source(root, "", draft_of(root, LATEST))
+        self._others: dict[str, Source] = {}
+        self._contested: frozenset[str] | None = None
+        self._scopes: dict[Scope, Scope] = {}
+        for name, other in (documents or {}).items():
+            if not isinstance(name, str) or not uris.has_scheme(name):
+                raise InvalidConstraint(f"documents: {name!r} is not an absolute URI")
+            if isinstance(other, str):
+                other = parse(other)
+            base = uris.split(name)[0]
+            self._others[base] = Source(other, base, draft_of(other, self.main.draft, base + "#"))
 
     def place(self) -> Place:
         """The root schema."""
-        if type(self.root) is not dict and type(self.root) is not bool:
-            raise InvalidConstraint("a schema must be an object, true or false", where="#")
-        return Place(self.root, self.base, "#", self)
+        return self.place_at(self.main, (), ())
 
-    def _root_resolver(self) -> Any:
-        from referencing import Registry
-        from referencing.exceptions import Unresolvable
+    def place_at(self, source: Source, path: Path, scope: Scope) -> Place:
+        """The place at the end of ``path``, entered from ``scope``."""
+        schema = value_at(source.root, path)
+        if type(schema) is not dict and type(schema) is not bool:
+            where = source.name + pointer(path)
+            raise InvalidConstraint("a schema must be an object, true or false", where=where)
+        resource = source.whole
+        if not source.plain:
+            resource = source.index().at(path)
+            # Resources that no keyword leads to are met on the way.
+            for length in range(len(resource.path), len(path) + 1):
+                inner = value_at(source.root, path[:length])
+                if isinstance(inner, dict):
+                    resource = _resource_of(inner, path[:length], resource)
+        return Place(schema, resource, path, self, self.entered(scope, resource))
 
-        try:
-            resource = _specification(self.draft).create_resource(self.root)
-            base = resource.id() or ""
-            self._registry = Registry().with_resource(base, resource)
-            return self._registry.resolver(base)
-        except (Unresolvable, ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise InvalidConstraint(f"the schema's identifiers are wrong: {error}", where="#") from None
+    def entered(self, scope: Scope, resource: Resource) -> Scope:
+        """The scope after ``resource`` was entered from ``scope``."""
+        if not resource.dynamic:
+            return scope
+        if self._contested is None:
+            self._contested = self._find_contested()
+        known = {name for name, _ in scope}
+        new = [(name, resource) for name in resource.dynamic if name in self._contested and name not in known]
+        if not new:
+            return scope
+        found = tuple(sorted((*scope, *new), key=lambda pair: pair[0]))
+        if found not in self._scopes and len(self._scopes) >= limits.MAX_SCOPES:
+            raise ConstraintTooComplex(
+                f"$dynamicRef: the schemas meet in more than {limits.MAX_SCOPES} dynamic scopes; use $ref"
+            )
+        return self._scopes.setdefault(found, found)
 
-    def enter(self, schema: dict[str, Any], outer: Resource) -> Resource:
-        """The resource that ``schema`` is in: its own where it has an identifier."""
-        found = self._entered.get(id(schema))
-        if found is not None:
-            return found
-        name = schema.get("$id", schema.get("id") if outer.draft == 4 else None)
-        if not isinstance(name, str) or (outer.draft < 2019 and (name.startswith("#") or "$ref" in schema)):
-            return outer
-        draft = draft_of(schema, outer.draft)
-        resolver = outer.resolver.in_subresource(_specification(draft).create_resource(schema))
-        found = self._entered[id(schema)] = Resource(schema, draft, resolver)
-        return found
+    def _find_contested(self) -> frozenset[str]:
+        """The dynamic anchors whose meaning may depend on the scope: those of several resources."""
+        counts: Counter[str] = Counter()
+        for source in (self.main, *self._others.values()):
+            for resource in source.index().resources.values():
+                counts.update(resource.dynamic.keys())
+        # The drafts' own schemas are read only when they are referred to, and these are their anchors.
+        return frozenset(name for name, count in counts.items() if count > 1) | {"meta", RECURSIVE}
 
-    def lookup(self, place: Place, keyword: str, reference: str) -> Place:
-        """Resolve by the library; remote documents are refused by name."""
-        from referencing.exceptions import Unresolvable
+    def place_of(self, place: Place, keyword: str, reference: str) -> Place:
+        """The place that ``reference`` means at ``place``.
 
-        resolver = place.resource.resolver
-        if resolver is None:
-            resolver = self.base.resolver = self._root_resolver()
-            place.resource.resolver = resolver
-        try:
-            resolved = resolver.lookup(reference)
-        except (Unresolvable, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            uri = urldefrag(urljoin(resolver._base_uri, reference)).url
-            if uri in resolver._registry or not urlparse(uri).scheme:
-                raise place.invalid(
-                    keyword,
-                    f"{reference!r} points to nothing in this document; local references begin with #",
-                ) from None
-            raise place.unsupported(
-                keyword, f"{uri!r} is another document, and nothing is fetched: put it into $defs"
-            ) from None
-        schema = resolved.contents
+        Raises:
+            InvalidConstraint: it points to nothing, or to no schema.
+            UnsupportedConstraint: it names a document that is not here.
+        """
+        source, resource = place.resource.source, place.resource
+        found: tuple[Resource, Path] | None = None
+        if source.plain and (reference == "#" or reference.startswith("#/")):
+            path = _follow(resource, reference[1:])
+            found = (resource, path) if path is not None else None
+        if found is None:
+            found = self._target(place, keyword, reference, source.index(), resource)
+        if found is None:
+            lenient = source.index(lenient=True)
+            found = self._target(place, keyword, reference, lenient, lenient.at(place.path))
+        if found is None:
+            self._refuse(place, keyword, reference)
+        target, path = found
+        schema = value_at(target.source.root, path)
         if type(schema) is not dict and type(schema) is not bool:
             raise place.invalid(keyword, f"{reference!r} does not point to a schema")
-        return Place(schema, self._resource_of(schema, resolved, place), reference, self)
+        return self.place_at(target.source, path, place.scope)
 
-    def dynamic(self, place: Place, keyword: str) -> Place:
-        """The target of ``$dynamicRef`` and ``$recursiveRef`` where the dynamic scope cannot matter."""
-        anchor = "$recursiveAnchor" if keyword == "$recursiveRef" else "$dynamicAnchor"
-        reference = place.schema[keyword]
-        if not isinstance(reference, str):
-            raise place.invalid(keyword, "must be a string")
-        name = reference.rpartition("#")[2] if keyword == "$dynamicRef" else None
-        if _count_anchors(self.root, anchor, name) > 1:
-            raise place.unsupported(
-                keyword,
-                f"several schemas have the {anchor} that {reference!r} means: use $ref to one of them",
-            )
-        return self.lookup(place, keyword, reference)
-
-    def _resource_of(self, schema: Any, resolved: Any, place: Place) -> Resource:
-        base = resolved.resolver._base_uri
-        for resource in (place.resource, self.base, *self._entered.values()):
-            if resource.resolver is not None and resource.resolver._base_uri == base:
-                found = resource
-                break
+    def _target(
+        self, place: Place, keyword: str, reference: str, index: Index, base: Resource
+    ) -> tuple[Resource, Path] | None:
+        """The resource and the path in its document that a reference means in one reading."""
+        uri, fragment = uris.split(uris.resolve(base.uri, reference))
+        resource = base
+        if not reference.startswith("#"):
+            found = index.by_uri.get(uri) or self._elsewhere(uri)
+            if found is None:
+                return None
+            if "" in found.doubtful:
+                raise place.invalid(keyword, f"{uri!r} is the identifier of several different schemas")
+            resource = found
+        if not fragment or fragment[0] == "/":
+            path = _follow(resource, fragment)
         else:
-            found = Resource(schema, place.resource.draft, resolved.resolver)
-        if isinstance(schema, dict):
-            known = self._entered.get(id(schema))
-            if known is not None:
-                return known
-            if found.root is schema:
-                self._entered[id(schema)] = found
-        return found
+            name = unquote(fragment)
+            if name in resource.doubtful:
+                raise place.invalid(keyword, f"#{name} is the anchor of several different schemas")
+            path = resource.anchors.get(name)
+        return (resource, path) if path is not None else None
 
+    def _elsewhere(self, uri: str) -> Resource | None:
+        """A resource of the other documents, or of the standard."""
+        other = self._others.get(uri)
+        if other is not None:
+            return other.index().resources[()]
+        for source in (self.main, *self._others.values()):
+            found = source.index().by_uri.get(uri)
+            if found is not None:
+                return found
+        standard = metaschema(uri)
+        return standard.index().resources[()] if standard is not None else None
 
-@lru_cache(maxsize=8)
-def _specification(draft: int) -> Any:
-    from referencing import jsonschema as known
-
-    return {
-        4: known.DRAFT4,
-        6: known.DRAFT6,
-        7: known.DRAFT7,
-        2019: known.DRAFT201909,
-        2020: known.DRAFT202012,
-    }[draft]
-
-
-def draft_of(schema: Any, default: int) -> int:
-    """The draft that ``$schema`` names; ``default`` where there is none."""
-    name = schema.get("$schema") if isinstance(schema, dict) else None
-    if name is None:
-        return default
-    if not isinstance(name, str):
-        raise InvalidConstraint("$schema: must be a string", where="#/$schema")
-    draft = DRAFTS.get(name.rstrip("#"))
-    if draft is not None:
-        return draft
-    https = DRAFTS.get(name.rstrip("#").replace("https://", "http://")) or DRAFTS.get(
-        name.rstrip("#").replace("http://", "https://")
-    )
-    if https is not None:
-        return https
-    if any(old in name for old in _OLD[:4]):
-        raise UnsupportedConstraint(
-            f"$schema: {name!r} is not one of the drafts 4, 6, 7, 2019-09 and 2020-12", where="#/$schema"
+    def _refuse(self, place: Place, keyword: str, reference: str) -> NoReturn:
+        source = place.resource.source
+        for lenient in (False, True):
+            index = source.index(lenient)
+            base = index.at(place.path) if lenient else place.resource
+            uri, _ = uris.split(uris.resolve(base.uri, reference))
+            here = reference.startswith("#") or uri in index.by_uri or self._elsewhere(uri) is not None
+            if not here and uris.has_scheme(uri):
+                raise place.unsupported(
+                    keyword, f"{uri!r} is another document, and nothing is fetched: put it into $defs"
+                )
+        raise place.invalid(
+            keyword, f"{reference!r} points to nothing in this document; local references begin with #"
         )
-    return default
 
 
-def _holds_identifiers(root: Any, draft: int) -> bool:
-    """Whether anything below the root (or an absolute identifier on it) makes references relative to it."""
-    stack = [root]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, dict):
-            if value is not root:
-                if isinstance(value.get("$id"), str) or isinstance(value.get("$anchor"), str):
-                    return True
-                if draft == 4 and isinstance(value.get("id"), str):
-                    return True
-            if isinstance(value.get("$dynamicRef"), str) or isinstance(value.get("$recursiveRef"), str):
-                return True
-            stack.extend(item for item in value.values() if type(item) is dict or type(item) is list)
-        elif isinstance(value, list):
-            stack.extend(item for item in value if type(item) is dict or type(item) is list)
-    return False
+def _resource_of(schema: dict[str, Any], path: Path, outer: Resource) -> Resource:
+    """The resource that the object at ``path``, somewhere below the root of ``outer``, is in.
 
-
-def _count_anchors(root: Any, keyword: str, name: str | None) -> int:
-    """How many schemas of the document have the dynamic anchor (any, for ``None``)."""
-    found = 0
-    stack = [root]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, dict):
-            anchor = value.get(keyword)
-            if (name is None and anchor is True) or (name is not None and anchor == name):
-                found += 1
-            stack.extend(value.values())
-        elif isinstance(value, list):
-            stack.extend(value)
+    Raises:
+        GrammarError: its ``$schema`` names no draft that is supported.
+    """
+    index = outer.source.index()
+    found = index.resources.get(path)
+    if found is None:
+        draft = outer.draft
+        if "$schema" in schema:
+            draft = draft_of(schema, draft, outer.source.name + pointer(path))
+        name = outer.source.identifier(schema, draft, lenient=False)
+        if name is None:
+            return outer
+        uri, fragment = uris.split(uris.resolve(outer.uri, name))
+        if fragment and uri == outer.uri:
+            return outer
+        found = index.read(schema, path, outer.uri, draft)
+        if found.dynamic:
+            raise UnsupportedConstraint(
+                "dynamic anchors below a keyword that no draft knows: move the schema into $defs",
+                where=outer.source.name + pointer(path),
+            )
+    if found.fault is not None:
+        raise found.fault
     return found
+
+
+def _follow(resource: Resource, fragment: str) -> Path | None:
+    """The path that a JSON pointer in a fragment leads to from the root of ``resource``."""
+    value: Any = resource.schema
+    keys: list[str | int] = []
+    for part in fragment[1:].split("/") if fragment else []:
+        name = unquote(part) if "%" in part else part
+        name = name.replace("~1", "/").replace("~0", "~")
+        key: str | int = name
+        if isinstance(value, list) and name.isascii() and name.isdigit() and str(int(name)) == name:
+            key = int(name)
+        try:
+            value = value_at(value, (key,))
+        except (LookupError, TypeError):
+            return None
+        keys.append(key)
+    return (*resource.path, *keys)
 
 
 def parse(text: str) -> Any:

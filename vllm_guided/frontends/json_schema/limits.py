@@ -32,6 +32,9 @@ FLOAT_DIGITS = 16
 MAX_IN_PLACE_DEPTH = 60
 """Nesting of allOf, anyOf, $ref and the like at one place of the instance."""
 
+MAX_SCOPES = 200
+"""Dynamic scopes (which schema each contested ``$dynamicAnchor`` means) of one compile."""
+
 MAX_EMPTINESS_DEPTH = 12
 """How deep a sub-schema is looked into to see early that nothing satisfies it."""
 

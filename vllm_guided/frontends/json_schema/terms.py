@@ -53,10 +53,10 @@ class Terms:
             return NOTHING
         if not schema:
             return EVERYTHING
-        if place.document.has_ids:
-            key: object = ("object", id(schema), id(place.resource))
-        else:
-            key = ("place", self._contents.key(schema))
+        # Equal schemas of one resource mean the same, unless identifiers that its draft does not know tell
+        # them apart.
+        content = place.path if place.resource.source.mixed else self._contents.key(schema)
+        key = ("place", content, place.resource, place.scope)
         return self._intern(key, Entry("place", place=place))
 
     def constant(self, key: object, value: Any, place: Place) -> Term:

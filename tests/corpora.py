@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import lzma
 import random
+import re
 import signal
 import time
 import traceback
@@ -30,6 +31,8 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data"
 RATCHETS = ROOT / "tests" / "ratchets"
 
+QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+
 # From harmless to worst; a case's status may only move to the left.
 STATUSES = ("pass", "refused", "false_reject", "wrong_error", "false_accept", "slow", "crash")
 
@@ -45,6 +48,8 @@ class Case:
     reject: tuple[str, ...] = ()
     # Whether the constraint "must" be refused, "may" be, or should not be ("no").
     error: str = "no"
+    # What the kind's compile method is called with besides.
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -85,9 +90,12 @@ def written_json(value: Any) -> str:
     return json.dumps(value) if any("\ud800" <= char <= "\udfff" for char in text) else text
 
 
-def json_case(row: dict[str, Any]) -> Case:
-    """A row of MaskBench or of the JSON Schema test suite: instances are written as JSON."""
-    schema = row["schema"]
+def json_case(row: dict[str, Any], schema: Any = None, **options: Any) -> Case:
+    """A row of MaskBench or of the JSON Schema test suite: instances are written as JSON.
+
+    ``schema`` and ``options`` are what is compiled, if not the row's own schema.
+    """
+    schema = row["schema"] if schema is None else schema
     written = [(test["valid"], written_json(test["data"])) for test in row["tests"]]
     return Case(
         row["id"],
@@ -95,6 +103,7 @@ def json_case(row: dict[str, Any]) -> Case:
         schema,
         tuple(text for valid, text in written if valid),
         tuple(text for valid, text in written if not valid),
+        options=options,
     )
 
 
@@ -122,8 +131,41 @@ def maskbench() -> list[Case]:
 
 
 def suite() -> list[Case]:
-    """The JSON Schema test suite."""
+    """The JSON Schema test suite, as a user would send its schemas."""
     return [json_case(row) for row in read_lines("json_schema_test_suite_dev.jsonl.xz")]
+
+
+def suite_declared() -> list[Case]:
+    """The JSON Schema test suite by its own rules: schemas name their drafts, remote documents are there."""
+    with lzma.open(DATA / "json_schema_test_suite_remotes.json.xz", "rt") as file:
+        documents = json.load(file)
+    remotes = {f"http://localhost:1234/{path}": document for path, document in documents.items()}
+    drafts = {
+        "draft4": "http://json-schema.org/draft-04/schema#",
+        "draft6": "http://json-schema.org/draft-06/schema#",
+        "draft7": "http://json-schema.org/draft-07/schema#",
+        "draft2019-09": "https://json-schema.org/draft/2019-09/schema",
+        "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
+    }
+    cases = []
+    for row in read_lines("json_schema_test_suite_dev.jsonl.xz"):
+        schema = row["schema"]
+        if isinstance(schema, dict):
+            schema = {"$schema": drafts[row["draft"]]} | schema
+        options = {"documents": remotes} if "localhost:1234" in json.dumps(schema) else {}
+        cases.append(json_case(row, schema, **options))
+    return cases
+
+
+# Why the suite has valid instances that are refused on purpose, by the case's id.
+SUITE_POLICIES = {
+    r"draft2020-12/format#": "formats are asserted, as the optional part wants it of the same schemas",
+    r"float-overflow": "no numbers above the largest double",
+    r"format/(hostname|idn-)": "host names, in addresses too, are ASCII without A-labels",
+    r"format/(date-)?time#": "leap seconds only at 23:59:60 UTC",
+    r"format/ecmascript-regex": "format regex without look-around, named groups and empty classes",
+    r"vocabulary": "validation cannot be switched off by a meta-schema of one's own",
+}
 
 
 CORPORA: dict[str, Callable[[], list[Case]]] = {
@@ -132,6 +174,7 @@ CORPORA: dict[str, Callable[[], list[Case]]] = {
     "peer_errors": peer_errors,
     "maskbench": maskbench,
     "suite": suite,
+    "suite_declared": suite_declared,
 }
 
 
@@ -145,10 +188,10 @@ def sample(cases: list[Case], count: int | None, seed: int = 0) -> list[Case]:
 # -- the engines -----------------------------------------------------------------------------------
 
 
-def grammar_of(kind: str, constraint: Any) -> Any:
+def grammar_of(kind: str, constraint: Any, **options: Any) -> Any:
     """The IR that the frontend of this kind makes of a constraint."""
     module = import_module(f"vllm_guided.frontends.{kind}")
-    return getattr(module, f"{kind}_grammar")(constraint)
+    return getattr(module, f"{kind}_grammar")(constraint, **options)
 
 
 Accepts = Callable[[str], bool]
@@ -161,7 +204,7 @@ class NaiveEngine:
         """A function that says whether an output is in the language."""
         import naive
 
-        recogniser = naive.Recogniser(grammar_of(case.kind, case.constraint))
+        recogniser = naive.Recogniser(grammar_of(case.kind, case.constraint, **case.options))
 
         def accepts(text: str) -> bool:
             fits = recogniser.push_all(text.encode("utf-8", "surrogatepass"))
@@ -205,7 +248,7 @@ class RealEngine:
     def compile(self, case: Case) -> Accepts:
         """A function that says whether an output is accepted token by token and may end there."""
         method = getattr(self.compiler, f"compile_{case.kind}")
-        matcher = method(case.constraint).matcher()
+        matcher = method(case.constraint, **case.options).matcher()
 
         def accepts(text: str) -> bool:
             matcher.reset()
@@ -352,10 +395,16 @@ class Ratchet:
 
 
 def short_reason(result: Result) -> str:
-    """A reason without the case's own texts: an error's class and its first words."""
+    """A reason without the case's own texts: an error's class and what it says, or the policy behind it."""
+    if result.status == "false_reject":
+        for pattern, reason in SUITE_POLICIES.items():
+            if result.id.startswith("draft") and re.search(pattern, result.id):
+                return reason
     if result.status != "refused":
         return ""
     kind, _, message = result.detail.partition(": ")
     if message.startswith("#") or message.startswith(("line ", "position ")):
         message = message.partition(": ")[2] or message
-    return f"{kind}: {' '.join(message.split()[:8])}"
+    elif re.match(r"\S+#", message):  # a place in another document
+        message = message.partition(": ")[2]
+    return f"{kind}: {re.sub(QUOTED, '…', message)}"

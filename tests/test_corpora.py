@@ -9,7 +9,14 @@ from __future__ import annotations
 import corpora
 import pytest
 
-SAMPLES = {"reported": None, "peers": 300, "peer_errors": None, "maskbench": 250, "suite": 250}
+SAMPLES = {
+    "reported": None,
+    "peers": 300,
+    "peer_errors": None,
+    "maskbench": 250,
+    "suite": 250,
+    "suite_declared": 100,
+}
 
 needs_data = pytest.mark.skipif(
     not corpora.DATA.exists(), reason=f"no outside cases: {corpora.DATA} is missing"

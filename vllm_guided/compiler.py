@@ -101,6 +101,7 @@ class GrammarCompiler:
         additional_properties: bool | None = None,
         whitespace_pattern: str | None = None,
         property_order: str | None = None,
+        documents: dict[str, Any] | None = None,
     ) -> CompiledGrammar:
         """JSON text that is valid under ``schema`` (an object, a bool, or their JSON text).
 
@@ -109,6 +110,7 @@ class GrammarCompiler:
             additional_properties: False closes objects that do not say whether they are open.
             whitespace_pattern: a regex that takes the place of the white space.
             property_order: "any" or "schema": members of objects in any order, or as ``properties`` has them.
+            documents: schemas that ``$ref`` may mean, by their absolute URIs; nothing is ever fetched.
         """
         return self._compile(
             "json_schema",
@@ -117,6 +119,7 @@ class GrammarCompiler:
             additional_properties=additional_properties,
             whitespace_pattern=whitespace_pattern,
             property_order=property_order,
+            documents=documents or None,
         )
 
     def compile_json_object(self, *, any_whitespace: bool = True) -> CompiledGrammar:

@@ -189,7 +189,8 @@ def compile_constraint(kind: str, spec: Any, **options: Any) -> Automaton:
 
     def make() -> Automaton:
         try:
-            return build_automaton(FRONTENDS[kind](_plain(kind, spec), **given))
+            plain = {name: _plain(kind, value) for name, value in given.items()}
+            return build_automaton(FRONTENDS[kind](_plain(kind, spec), **plain))
         except RecursionError:
             raise ConstraintTooComplex(
                 f"the {kind} constraint is nested too deeply; use references or repetition instead"

@@ -1,6 +1,6 @@
 """Replay a corpus of cases and print what passed: ``python tests/tools/replay.py maskbench --sample 500``.
 
-Names: reported, peers, peer_errors, maskbench, suite. With ``--update`` the result is kept in
+Names: reported, peers, peer_errors, maskbench, suite, suite_declared. With ``--update`` the result is kept in
 ``tests/ratchets`` (whole corpora only), against which ``tests/test_corpora.py`` compares.
 """
 
@@ -92,6 +92,38 @@ def report(name: str, results: list[corpora.Result], listed: int) -> None:
             print(f"  ... and {len(failing) - listed} more {status}")
 
 
+def report_instances(cases: list[corpora.Case], results: list[corpora.Result]) -> None:
+    """Of the JSON Schema test suite: how many instances of each draft's parts were judged right."""
+    judged = {result.id: result for result in results}
+    for part in ("required", "optional", "optional/format"):
+        total: Counter[str] = Counter()
+        for draft in sorted({case.id.partition("/")[0] for case in cases}):
+            counts: Counter[str] = Counter()
+            for case in cases:
+                name = case.id.partition("/")[2].rpartition("/")[0] or "required"
+                result = judged.get(case.id)
+                if result is None or not case.id.startswith(f"{draft}/") or name != part:
+                    continue
+                counts["valid"] += len(case.accept)
+                counts["invalid"] += len(case.reject)
+                counts["wrongly accepted"] += result.false_accepts
+                if result.status in ("pass", "false_reject", "false_accept"):
+                    counts["accepted"] += len(case.accept) - result.false_rejects
+            total += counts
+            print_instances(f"{draft} {part}", counts)
+        print_instances(f"all drafts {part}", total)
+
+
+def print_instances(title: str, counts: Counter[str]) -> None:
+    """One line."""
+    if counts["valid"]:
+        print(
+            f"  {title}: {counts['accepted']} of {counts['valid']} valid instances accepted "
+            f"({100 * counts['accepted'] / counts['valid']:.2f} %), "
+            f"{counts['wrongly accepted']} of {counts['invalid']} invalid ones accepted"
+        )
+
+
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -130,6 +162,8 @@ def main() -> int:
         print("no such case")
         return 2
     report(options.corpus, results, options.list)
+    if options.corpus.startswith("suite"):
+        report_instances(cases, results)
     print(f"  {time.perf_counter() - started:.1f} s")
     worse, better = corpora.Ratchet.load(options.corpus).compare(results)
     print(f"  against the ratchet: {len(worse)} worse, {len(better)} better")

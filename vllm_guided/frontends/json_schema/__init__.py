@@ -24,11 +24,13 @@ lengths          a ``pattern`` that needs many states with ``maxLength``: the lo
 distinct items   over a finite set; sets of more than about ten values in any order only for short arrays
 members          repeated names of undeclared members are not told apart by ``minProperties``
 older drafts     keywords of later drafts are annotations, as the standard has it (draft 4: no ``const``)
+contents         ``contentEncoding`` base64 holds in draft 7 and without ``$schema``, else annotates
 ================ ======================================================================================
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
@@ -54,6 +56,7 @@ def json_schema_grammar(
     additional_properties: bool | None = None,
     whitespace_pattern: str | None = None,
     property_order: str = "schema",
+    documents: Mapping[str, Any] | None = None,
 ) -> ir.Grammar:
     """The grammar of the JSON texts that are valid under ``schema``.
 
@@ -65,6 +68,7 @@ def json_schema_grammar(
         whitespace_pattern: a Python pattern for what stands between tokens, instead of blanks.
         property_order: "any": the members of an object stand in any order; "schema": declared ones come
             first, in the order of ``properties``.
+        documents: schemas that may be referred to, by their absolute URIs; nothing is fetched.
 
     Returns:
         The grammar; its start rule derives the whole text, without blanks around it.
@@ -82,7 +86,7 @@ def json_schema_grammar(
         raise InvalidConstraint(f'property_order is "any" or "schema", not {property_order!r}')
     root: Any = parse(schema) if isinstance(schema, str) else schema
     try:
-        document = Document(root)
+        document = Document(root, documents)
         algebra = Algebra(read, closed_objects=additional_properties is False)
         emitter = Emitter(algebra, Layout(any_whitespace, whitespace_pattern), property_order == "any")
         return emitter.grammar(algebra.terms.place(document.place()))

@@ -56,6 +56,11 @@ class Place:
         return self.resource.draft
 
     @property
+    def annotates_contents(self) -> bool:
+        """Whether ``$schema`` names a draft in which ``contentEncoding`` is an annotation and no more."""
+        return self.draft != 7 and self.resource.declared
+
+    @property
     def pointer(self) -> str:
         """The JSON pointer from the root of the document, ``#/...``; behind its URI in other documents."""
         return self.resource.source.name + pointer(self.path)
@@ -125,13 +130,16 @@ class Document:
         self._others: dict[str, Source] = {}
         self._contested: frozenset[str] | None = None
         self._scopes: dict[Scope, Scope] = {}
+        if not isinstance(documents, Mapping | None):
+            raise InvalidConstraint("documents: must be schemas by their URIs")
         for name, other in (documents or {}).items():
             if not isinstance(name, str) or not uris.has_scheme(name):
                 raise InvalidConstraint(f"documents: {name!r} is not an absolute URI")
             if isinstance(other, str):
                 other = parse(other)
             base = uris.split(name)[0]
-            self._others[base] = Source(other, base, draft_of(other, self.main.draft, base + "#"))
+            draft = draft_of(other, self.main.draft, base + "#")
+            self._others[base] = Source(other, base, draft, self.main.whole.declared)
 
     def place(self) -> Place:
         """The root schema."""

@@ -34,20 +34,32 @@ class Resource:
     Attributes:
         source: the document it is in; ``path`` leads to its root, which is ``schema``.
         uri: its base URI, without a fragment; empty where nothing names it.
-        draft: 4, 6, 7, 2019 or 2020.
+        draft: 4, 6, 7, 2019 or 2020; ``declared``: ``$schema`` says so.
         anchors: the paths of its named sub-schemas; ``dynamic``: of those with a dynamic anchor.
         doubtful: anchors that different schemas of the resource have; the empty one stands for its URI.
         fault: why it cannot be entered.
     """
 
-    __slots__ = ("anchors", "doubtful", "draft", "dynamic", "fault", "path", "schema", "source", "uri")
+    __slots__ = (
+        "anchors",
+        "declared",
+        "doubtful",
+        "draft",
+        "dynamic",
+        "fault",
+        "path",
+        "schema",
+        "source",
+        "uri",
+    )
 
-    def __init__(self, source: Source, path: Path, schema: Any, uri: str, draft: int) -> None:
+    def __init__(self, source: Source, path: Path, schema: Any, uri: str, draft: int, declared: bool) -> None:
         self.source = source
         self.path = path
         self.schema = schema
         self.uri = uri
         self.draft = draft
+        self.declared = declared or (isinstance(schema, dict) and "$schema" in schema)
         self.anchors: dict[str, Path] = {}
         self.dynamic: dict[str, Path] = {}
         self.doubtful: set[str] = set()
@@ -79,7 +91,7 @@ class Index:
         Below an unknown keyword there are resources only for who is led there: their URIs do not count.
         """
         if start or self.lenient:
-            first = Resource(self.source, start, root, base, draft)
+            first = Resource(self.source, start, root, base, draft, self.source.whole.declared)
         else:
             first = self.source.whole
         self.resources[start] = first
@@ -120,7 +132,7 @@ class Index:
             elif uri == outer.uri and fragment:
                 found = outer
             else:
-                found = self.resources[path] = Resource(self.source, path, schema, uri, draft)
+                found = self.resources[path] = Resource(self.source, path, schema, uri, draft, outer.declared)
                 found.fault = fault
                 self._uri(uri, found)
             if fragment and (found.draft <= 7 or self.lenient):
@@ -149,6 +161,7 @@ class Source:
         root: its value.
         name: the URI it was given under; empty for the schema that is compiled.
         draft: of its root.
+        declared: whether the draft was chosen by somebody who referred to it.
 
     Attributes:
         whole: the resource of its root.
@@ -156,17 +169,16 @@ class Source:
         mixed: it may have identifiers below the root that only the lenient reading takes.
     """
 
-    def __init__(self, root: Any, name: str, draft: int) -> None:
+    def __init__(self, root: Any, name: str, draft: int, declared: bool = False) -> None:
         self.root = root
         self.name = name
         self.draft = draft
-        self.whole = Resource(self, (), root, name, draft)
+        self.whole = Resource(self, (), root, name, draft, declared)
         self.plain, self.mixed = _look_over(root, draft)
         # Without $schema the newest draft is meant, where $id counts beside $ref. Up to draft 7 it did
         # not, and who writes `definitions` writes one of those.
-        self._old_style = (
-            isinstance(root, dict) and "$schema" not in root and "definitions" in root and "$defs" not in root
-        )
+        undeclared = isinstance(root, dict) and not self.whole.declared
+        self._old_style = undeclared and "definitions" in root and "$defs" not in root
         self._indices: dict[bool, Index] = {}
 
     def index(self, lenient: bool = False) -> Index:

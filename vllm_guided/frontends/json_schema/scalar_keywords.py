@@ -101,6 +101,8 @@ def read_strings(place: Place) -> Strings | None:
             continue
         if not isinstance(name, str):
             raise place.invalid(keyword, f"must be a string, not {name!r}")
+        if keyword == "contentEncoding" and place.annotates_contents:
+            continue
         if (keyword == "contentEncoding") == (name == "base64") and formats.known(name):
             atoms.append(("format", name))
     return Strings(minimum or 0, maximum, tuple(atoms))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from vllm_guided.automaton.bags import BAG_ARRAYS, MEMBER_ARRAYS
 from vllm_guided.grammar import ir
 
 TAIL = -1
@@ -32,6 +33,12 @@ class Automaton:
         call_offsets: int32 [S + 1]; call_rule: int32; call_return: int32 (state, or TAIL).
         token_offsets: int32 [S + 1]; token_symbol: int32 (index into ``symbols``); token_target: int32.
         accepting: uint8 [S].
+        bag_rule: int32 [B], the rules that are bags (``bags.py``); a bag owns no states. Of each: the
+            separator's rule, least and most members (-1: any number), number of own flags, the wanted flags,
+            ``bag_required`` (int64 words from ``bag_word_offsets``: flags that must be set; wanted ones first),
+            and its members ``bag_offsets[b]:bag_offsets[b + 1]``.
+        member_rule, member_rest (rule or -1), member_own (own flag or -1), member_wanted (bits),
+            member_distinct, member_first, member_last (-1: no limit): int32.
         symbols: the special tokens the grammar names.
         start: the rule to start from, or -1 where only the empty string is in the language.
         nullable: whether the empty string is in the language.
@@ -54,6 +61,22 @@ class Automaton:
     token_symbol: npt.NDArray[np.int32]
     token_target: npt.NDArray[np.int32]
     accepting: npt.NDArray[np.uint8]
+    bag_rule: npt.NDArray[np.int32]
+    bag_separator: npt.NDArray[np.int32]
+    bag_minimum: npt.NDArray[np.int32]
+    bag_maximum: npt.NDArray[np.int32]
+    bag_groups: npt.NDArray[np.int32]
+    bag_wanted: npt.NDArray[np.int32]
+    bag_word_offsets: npt.NDArray[np.int32]
+    bag_required: npt.NDArray[np.int64]
+    bag_offsets: npt.NDArray[np.int32]
+    member_rule: npt.NDArray[np.int32]
+    member_rest: npt.NDArray[np.int32]
+    member_own: npt.NDArray[np.int32]
+    member_wanted: npt.NDArray[np.int32]
+    member_distinct: npt.NDArray[np.int32]
+    member_first: npt.NDArray[np.int32]
+    member_last: npt.NDArray[np.int32]
     symbols: tuple[ir.SpecialToken, ...]
     start: int
     nullable: bool
@@ -82,5 +105,5 @@ class Automaton:
 ARRAYS = (
     "rule_offsets", "counter_body", "counter_minimum", "counter_maximum", "edge_offsets", "edge_low",
     "edge_high", "edge_target", "call_offsets", "call_rule", "call_return", "token_offsets",
-    "token_symbol", "token_target", "accepting",
+    "token_symbol", "token_target", "accepting", *BAG_ARRAYS, *MEMBER_ARRAYS,
 )  # fmt: skip

@@ -10,6 +10,7 @@ import xxhash
 
 from vllm_guided.automaton.analysis import adjacency, left_calls, nullable_and_productive
 from vllm_guided.automaton.automaton import TAIL, Automaton
+from vllm_guided.automaton.bags import bag_arrays, bag_content, called_by_bag
 from vllm_guided.automaton.determinise import determinise
 from vllm_guided.automaton.left_recursion import recursive_groups, remove_left_recursion
 from vllm_guided.automaton.nfa import CALL, RULE_MASK, TOKEN, Nfa, build_nfa, strong_components
@@ -76,8 +77,11 @@ def _analyse(nfa: Nfa) -> _Facts:
 
 
 def _assemble(nfa: Nfa, facts: _Facts) -> Automaton:
+    bags = bag_arrays(nfa.bags, facts.productive)
+    stateless = facts.bodies.copy()
+    stateless[bags["bag_rule"]] = 0
     rule_offsets, offsets, labels, targets, accepting, states = determinise(
-        facts.first, facts.starts, facts.accepts, *facts.adjacency, facts.bodies, facts.nullable,
+        facts.first, facts.starts, facts.accepts, *facts.adjacency, stateless, facts.nullable,
         facts.productive, STATE_LIMIT,
     )  # fmt: skip
     if states < 0:
@@ -112,9 +116,10 @@ def _assemble(nfa: Nfa, facts: _Facts) -> Automaton:
         "token_symbol": (labels[is_token] & (TOKEN - 1)).astype(np.int32),
         "token_target": token_target,
         "accepting": accepting,
+        **bags,
     }
     # A start rule with no state derives only the empty string.
-    empty_only = facts.bodies[0] < 0 and not _leads_anywhere(arrays, 0)
+    empty_only = stateless[0] < 0 and not _leads_anywhere(arrays, 0)
     return Automaton(
         **arrays,
         rule_keys=_rule_keys(arrays, nfa),
@@ -198,9 +203,15 @@ def _rule_keys(arrays: dict[str, Any], nfa: Nfa) -> tuple[bytes, ...]:
     bodies = arrays["counter_body"].tolist()
     call_bounds = arrays["call_offsets"][arrays["rule_offsets"]].tolist()
     call_rule = arrays["call_rule"].tolist()
+    bags = {rule: number for number, rule in enumerate(arrays["bag_rule"].tolist())}
     successors: dict[str, list[str]] = {}
     for rule in range(rules):
-        called = call_rule[call_bounds[rule] : call_bounds[rule + 1]] if bodies[rule] < 0 else [bodies[rule]]
+        if rule in bags:
+            called = called_by_bag(arrays, bags[rule])
+        elif bodies[rule] >= 0:
+            called = [bodies[rule]]
+        else:
+            called = call_rule[call_bounds[rule] : call_bounds[rule + 1]]
         successors[str(rule)] = [str(callee) for callee in dict.fromkeys(called)]
     keys: list[bytes] = [b""] * rules
     for component in strong_components(list(successors), successors):
@@ -210,7 +221,10 @@ def _rule_keys(arrays: dict[str, Any], nfa: Nfa) -> tuple[bytes, ...]:
         own = []
         for rule in members:
             digest = xxhash.xxh3_128()
-            if bodies[rule] >= 0:
+            if rule in bags:
+                digest.update(bag_content(arrays, bags[rule]))
+                called = called_by_bag(arrays, bags[rule])
+            elif bodies[rule] >= 0:
                 digest.update(
                     b"counter %d %d" % (arrays["counter_minimum"][rule], arrays["counter_maximum"][rule])
                 )

@@ -11,11 +11,24 @@ automaton with a state "``B`` is complete" for each ``B`` in G, and without any 
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from vllm_guided.automaton.nfa import CALL, EPSILON, RULE_MASK, STRICT, TOKEN, Counter, Nfa, strong_components
+from vllm_guided.automaton.nfa import (
+    CALL,
+    EPSILON,
+    RULE_MASK,
+    STRICT,
+    TOKEN,
+    BagRule,
+    Counter,
+    Nfa,
+    strong_components,
+    write_bag_states,
+)
+from vllm_guided.errors import UnsupportedConstraint
 
 Adjacency = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]
 
@@ -58,6 +71,7 @@ class _Rewriter:
         self.number: dict[int, int] = {}
         self.queue: list[int] = []
         self.counter_of = {counter.rule: counter for counter in nfa.counters}
+        self.bag_of = {bag.rule: bag for bag in nfa.bags}
 
     def rewrite(self) -> Nfa:
         new = self.new
@@ -74,6 +88,8 @@ class _Rewriter:
             if counter is not None:
                 body = self._rule(counter.body)
                 new.counters.append(Counter(number, body, counter.minimum, counter.maximum))
+            elif rule in self.bag_of:
+                self._bag(self.bag_of[rule], number)
             elif rule in self.group_of:
                 self._left_corners(rule, number)
             else:
@@ -90,6 +106,19 @@ class _Rewriter:
                 column.append(0)
             self.queue.append(old)
         return number
+
+    def _bag(self, bag: BagRule, number: int) -> None:
+        if bag.rule in self.group_of:
+            raise UnsupportedConstraint("members in any order whose first member begins with the whole again")
+        members = [
+            member._replace(
+                rule=self._rule(member.rule), rest=-1 if member.rest < 0 else self._rule(member.rest)
+            )
+            for member in bag.members
+        ]
+        moved = replace(bag, rule=number, separator=self._rule(bag.separator), members=members)
+        self.new.bags.append(moved)
+        write_bag_states(self.new, moved, self._state)
 
     def _state(self) -> int:
         self.new.states += 1

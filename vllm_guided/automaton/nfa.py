@@ -4,7 +4,8 @@ All rules share one numbering of states and one list of edges ``(source, label, 
 an int32: ``EPSILON``, a byte range ``low | high << 8``, a call ``CALL | rule`` or a special token
 ``TOKEN | symbol``. Rules that do not recurse, are not marked as shared and stay small are written in
 place of their call. A repetition whose copies would be many becomes a *counter*: a rule without
-states of its own that calls its body between ``minimum`` and ``maximum`` times.
+states of its own that calls its body between ``minimum`` and ``maximum`` times. A bag is such a rule too:
+what it calls depends on the members it has had. Its states here only serve the analysis of the rules.
 
 Everything works on a list of pending pieces instead of recursion, so deep input costs no call stack.
 """
@@ -12,9 +13,10 @@ Everything works on a list of pending pieces instead of recursion, so deep input
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 from vllm_guided.automaton.utf8 import utf8_fragment
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
@@ -49,6 +51,42 @@ class Counter:
     maximum: int | None
 
 
+class Member(NamedTuple):
+    """An entry of a bag (``ir.Entry``) with rules for its nodes.
+
+    ``rest`` is -1 where nothing follows or where ``rule`` holds it already; ``own`` is a number below the
+    bag's ``groups`` or -1; ``wanted`` has a bit for each wanted flag that the entry sets; ``last`` -1: no limit.
+    """
+
+    rule: int
+    rest: int
+    own: int
+    wanted: int
+    distinct: bool
+    first: int
+    last: int
+
+
+@dataclass(slots=True)
+class BagRule:
+    """``rule`` stands for an ``ir.Bag``.
+
+    Attributes:
+        members: sorted by ``own``, those without one last.
+        groups: how many different own flags there are; required: those that must be set.
+        wanted: a bit for each flag that must be set and is nobody's own.
+    """
+
+    rule: int
+    separator: int
+    members: list[Member]
+    groups: int
+    required: frozenset[int]
+    wanted: int
+    minimum: int
+    maximum: int | None
+
+
 @dataclass(slots=True)
 class Nfa:
     """The rules of a grammar as automata: rule ``r`` owns states ``rule_first[r]:rule_first[r + 1]``."""
@@ -59,6 +97,7 @@ class Nfa:
     rule_accept: list[int] = field(default_factory=list)
     edges: array[int] = field(default_factory=lambda: array("i"))
     counters: list[Counter] = field(default_factory=list)
+    bags: list[BagRule] = field(default_factory=list)
     symbols: list[ir.SpecialToken] = field(default_factory=list)
     states: int = 0
 
@@ -86,6 +125,9 @@ class _Builder:
         self.rule_number: dict[str, int] = {}
         self.pending: list[tuple[int, ir.Node]] = []
         self.counter_rules: dict[tuple[int, int, int | None], int] = {}
+        self.bag_rules: dict[int, int] = {}
+        # Nodes made here whose identity is a key.
+        self.kept: list[ir.Node] = []
         self.symbol_number: dict[ir.SpecialToken, int] = {}
         self.inline = _inlinable(grammar, self.sizes)
 
@@ -99,7 +141,10 @@ class _Builder:
             nfa.rule_first[rule] = nfa.states
             nfa.rule_start[rule] = self._state()
             nfa.rule_accept[rule] = self._state()
-            self._emit(body, nfa.rule_start[rule], nfa.rule_accept[rule])
+            if type(body) is ir.Bag:
+                self._bag(rule, body)
+            else:
+                self._emit(body, nfa.rule_start[rule], nfa.rule_accept[rule])
         nfa.rule_first.append(nfa.states)
         return nfa
 
@@ -169,6 +214,12 @@ class _Builder:
                 self._repeat(node, source, target, stack)  # type: ignore[arg-type]
             elif kind is ir.Graph:
                 self._graph(node, source, target, stack)  # type: ignore[arg-type]
+            elif kind is ir.Bag:
+                # Keyed by identity, as counters are.
+                rule = self.bag_rules.get(id(node))
+                if rule is None:
+                    rule = self.bag_rules[id(node)] = self._new_rule("members", node)
+                edges.extend((source, CALL | rule, target))
             elif kind is ir.SpecialToken:
                 number = self.symbol_number.get(node)  # type: ignore[arg-type]
                 if number is None:
@@ -257,6 +308,52 @@ class _Builder:
             self.nfa.counters.append(Counter(rule, body, minimum, maximum))
         return rule
 
+    def _bag(self, rule: int, bag: ir.Bag) -> None:
+        """Number the rules of a bag, and write states from which the rule's analysis comes out right."""
+        owns = sorted({entry.own for entry in bag.entries if entry.own is not None})
+        group = {own: number for number, own in enumerate(owns)}
+        flags = sorted(bag.required - group.keys())
+        if len(flags) > ir.MAX_WANTED:
+            raise ConstraintTooComplex(f"more than {ir.MAX_WANTED} kinds of members are asked for at one place")
+        bit = {flag: 1 << number for number, flag in enumerate(flags)}
+        members = []
+        for entry in bag.entries:
+            parts = [self._part(entry.item), -1]
+            if entry.distinct and entry.rest != ir.EMPTY:
+                parts[1] = self._part(entry.rest)
+            elif entry.rest != ir.EMPTY:
+                parts[0] = self._part(ir.Sequence((entry.item, entry.rest)))
+            members.append(
+                Member(
+                    *parts,
+                    -1 if entry.own is None else group[entry.own],
+                    sum(bit.get(flag, 0) for flag in entry.flags),
+                    entry.distinct,
+                    entry.first,
+                    -1 if entry.last is None else entry.last,
+                )
+            )  # fmt: skip
+        members.sort(key=lambda member: member.own if member.own >= 0 else len(owns))
+        required = frozenset(group[flag] for flag in bag.required if flag in group)
+        self.nfa.bags.append(
+            BagRule(
+                rule, self._part(bag.separator), members, len(owns), required, (1 << len(flags)) - 1,
+                bag.minimum, bag.maximum,
+            )
+        )  # fmt: skip
+        write_bag_states(self.nfa, self.nfa.bags[-1], self._state)
+
+    def _part(self, node: ir.Node) -> int:
+        """A rule for a part of a bag."""
+        if type(node) is ir.Ref:
+            return self._number(node.name)
+        key = (id(node), 1, 1)
+        rule = self.counter_rules.get(key)
+        if rule is None:
+            rule = self.counter_rules[key] = self._new_rule("member", node)
+            self.kept.append(node)
+        return rule
+
     def _graph(self, node: ir.Graph, source: int, target: int, stack: list[tuple[ir.Node, int, int]]) -> None:
         edges = self.nfa.edges
         place: dict[int, int] = {}
@@ -272,6 +369,39 @@ class _Builder:
             stack.append((label, at(first), at(second)))
         for vertex in node.accepting:
             edges.extend((at(vertex), EPSILON, target))
+
+
+def write_bag_states(nfa: Nfa, bag: BagRule, new_state: Callable[[], int]) -> None:
+    """States of ``bag.rule`` that are nullable, productive and call from the left as the bag does.
+
+    They are not the bag: nothing but the analysis of the rules looks at them.
+    """
+    edges = nfa.edges
+    start, accept = nfa.rule_start[bag.rule], nfa.rule_accept[bag.rule]
+    if bag.minimum == 0 and not bag.required and not bag.wanted:
+        edges.extend((start, EPSILON, accept))
+    here = new_state()
+
+    def member(source: int, member: Member, target: int) -> None:
+        if member.rest >= 0:
+            between = new_state()
+            edges.extend((source, CALL | member.rule, between, between, CALL | member.rest, target))
+        else:
+            edges.extend((source, CALL | member.rule, target))
+
+    for each in bag.members:
+        member(start, each, here)
+    edges.extend((here, CALL | bag.separator, start))
+    asked = [[each for each in bag.members if each.own == own] for own in sorted(bag.required)]
+    asked += [
+        [each for each in bag.members if each.wanted >> flag & 1] for flag in range(bag.wanted.bit_length())
+    ]
+    for able in asked:
+        there = new_state()
+        for each in able:
+            member(here, each, there)
+        here = there
+    edges.extend((here, EPSILON, accept))
 
 
 @lru_cache(maxsize=4096)
@@ -298,6 +428,9 @@ def _children(node: ir.Node) -> tuple[ir.Node, ...]:
         return (node.item,)  # type: ignore[union-attr]
     if kind is ir.Graph:
         return tuple(label for _, label, _ in node.edges)  # type: ignore[union-attr]
+    if kind is ir.Bag:
+        parts = [part for entry in node.entries for part in (entry.item, entry.rest)]  # type: ignore[union-attr]
+        return (*parts, node.separator)  # type: ignore[union-attr]
     return ()
 
 
@@ -323,6 +456,8 @@ def _size(
             size = 1 if top.ranges[-1][1] < 128 else 8  # type: ignore[union-attr]
         elif kind is ir.Ref:
             size = inline.get(top.name, 1)  # type: ignore[union-attr]
+        elif kind is ir.Bag:
+            pass  # one call
         else:
             for child in _children(top):
                 known = sizes.get(id(child))

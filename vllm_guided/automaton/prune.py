@@ -13,6 +13,7 @@ import numpy.typing as npt
 import xxhash
 
 from vllm_guided.automaton.automaton import TAIL, Automaton
+from vllm_guided.automaton.bags import MEMBER_ARRAYS, WANTED_BITS
 from vllm_guided.errors import InvalidConstraint
 
 Bools = npt.NDArray[np.bool_]
@@ -42,6 +43,13 @@ def without_symbols(automaton: Automaton, removed: set[int]) -> Automaton:
         dtype=bool,
     )
     tokens = kept_tokens & alive[automaton.token_target]
+    members = np.array(
+        [
+            _rule_alive(automaton, int(rule), alive) and (rest < 0 or _rule_alive(automaton, int(rest), alive))
+            for rule, rest in zip(automaton.member_rule, automaton.member_rest, strict=True)
+        ],
+        dtype=bool,
+    )
     mark = repr(sorted(removed)).encode()
     start = automaton.start
     if start >= 0 and not _rule_alive(automaton, start, alive):
@@ -58,6 +66,8 @@ def without_symbols(automaton: Automaton, removed: set[int]) -> Automaton:
         token_offsets=_offsets(automaton.token_offsets, tokens),
         token_symbol=automaton.token_symbol[tokens],
         token_target=automaton.token_target[tokens],
+        bag_offsets=_offsets(automaton.bag_offsets, members),
+        **{name: getattr(automaton, name)[members] for name in MEMBER_ARRAYS},
         rule_keys=tuple(xxhash.xxh3_128(key + mark).digest() for key in automaton.rule_keys),
         start=start,
     )
@@ -73,8 +83,34 @@ def _rule_alive(automaton: Automaton, rule: int, alive: Bools) -> bool:
     """Whether a rule derives anything: its start is alive, or its counted rule is."""
     while automaton.counter_body[rule] >= 0:
         rule = int(automaton.counter_body[rule])
+    bag = np.flatnonzero(automaton.bag_rule == rule)
+    if len(bag):
+        return _bag_alive(automaton, int(bag[0]), alive)
     first = automaton.rule_offsets[rule]
     return bool(first < automaton.rule_offsets[rule + 1] and alive[first])
+
+
+def _bag_alive(automaton: Automaton, bag: int, alive: Bools) -> bool:
+    """Whether a bag's required flags can be set by members that derive anything."""
+    missing = {own for own in range(automaton.bag_groups[bag]) if _is_required(automaton, bag, own)}
+    wanted = int(automaton.bag_wanted[bag])
+    owns: set[int] = set()
+    for k in range(automaton.bag_offsets[bag], automaton.bag_offsets[bag + 1]):
+        rest = int(automaton.member_rest[k])
+        if not _rule_alive(automaton, int(automaton.member_rule[k]), alive):
+            continue
+        if rest >= 0 and not _rule_alive(automaton, rest, alive):
+            continue
+        owns.add(int(automaton.member_own[k]))
+        wanted &= ~int(automaton.member_wanted[k])
+    enough = -1 in owns or len(owns) >= max(int(automaton.bag_minimum[bag]), 1)
+    return enough and missing <= owns and not wanted
+
+
+def _is_required(automaton: Automaton, bag: int, own: int) -> bool:
+    bit = WANTED_BITS + own
+    word = int(automaton.bag_required[automaton.bag_word_offsets[bag] + bit // 64])
+    return bool(word >> (bit % 64) & 1)
 
 
 def _alive_states(automaton: Automaton, kept_tokens: Bools) -> Bools:

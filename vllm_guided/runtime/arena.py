@@ -9,6 +9,9 @@ trie_*      the token trie in preorder (``vocab/trie.py``)
 token_*     bytes of each token
 edge/call/tok_*  moves of automaton states, by state; state ids below ``VIRTUAL`` are real
 counter_*   counted repetitions; state ``VIRTUAL + n`` is "counter c has counted n - base[c]"
+bag_*, member_*  bags and their members; state ``BAG + n`` is a bag's situation, ``situation_*[n]``
+flagset_*   sets of a bag's flags that are set (``bags.py``)
+text_*      texts of distinct items, each its parent and one more byte; used_*: lists of such texts
 stack_*     sets of stacks: (state to return to, set of stacks below) by state, hash-consed
 union_*     unions of sets of stacks met so far
 config_*    configurations: (state, set of stacks) by state, with flags, closed under calls and returns
@@ -33,6 +36,8 @@ from vllm_guided.numba_setup import jit
 
 #: State ids from here on stand for a counter and its count.
 VIRTUAL = 1 << 30
+#: ... and from here on for a bag and what it has had.
+BAG = 3 << 29
 #: Sets of stacks: the empty stack alone, and "whatever was below when this walk began".
 BOTTOM = 0
 UNKNOWN = 1
@@ -43,6 +48,15 @@ TERMINATED = 1
 #: stack, or the unknown one, is a member).
 FINAL = 1
 ESCAPE = 2
+#: Further flags of configurations, and ``stack_mode`` of sets of stacks: distinct items are not compared
+#: (PLAIN), are compared (TRUE), and one is being read (RECORDING); see ``bags.py``.
+PLAIN = 4
+TRUE = 8
+RECORDING = 16
+#: Phases of a bag's situation: a member was read; one may begin; from ``BEFORE + 1`` on, member k's distinct
+#: item is being read.
+AFTER = 0
+BEFORE = 1
 #: Limits of an ambiguous grammar: states of a configuration, and depth of stacks that are united. What
 #: goes beyond is not followed, which is counted in ``overflowed``: the mask is still sound, and a
 #: request that dies of it is told why.
@@ -62,6 +76,20 @@ ARRAY_FIELDS: dict[str, types.Type] = {
     "state_map": _ints,
     "set_offsets": _ints, "set_tokens": _ints,
     "counter_base": _ints, "counter_minimum": _ints, "counter_maximum": _ints, "counter_body": _ints,
+    "bag_separator": _ints, "bag_minimum": _ints, "bag_maximum": _ints, "bag_groups": _ints,
+    "bag_wanted": _ints, "bag_clamp": _ints, "bag_distinct": _bytes, "bag_free": _bytes, "bag_word_offsets": _ints,
+    "bag_required": types.int64[::1], "bag_offsets": _ints,
+    "member_start": _ints, "member_rest": _ints, "member_own": _ints, "member_wanted": _ints,
+    "member_distinct": _ints, "member_first": _ints, "member_last": _ints,
+    "situation_bag": _ints, "situation_phase": _ints, "situation_members": _ints, "situation_flags": _ints,
+    "situation_used": _ints, "situation_from": _ints, "situation_table": _ints,
+    "flagset_offsets": _ints, "flagset_words": types.int64[::1], "flagset_table": _ints,
+    "scratch_words": types.int64[::1],
+    "text_parent": _ints, "text_byte": _bytes, "text_quoting": _bytes, "text_length": _ints,
+    "text_table": _ints, "used_parent": _ints, "used_text": _ints, "used_table": _ints,
+    "straddles": _bytes, "straddle_tokens": _ints, "pair_tokens": _ints,
+    "stack_mode": _bytes, "stack_plain": _ints, "config_tape": _ints, "config_plain": _ints,
+    "config_cut": _ints, "config_cut_count": _ints,
     "stack_offsets": _ints, "stack_state": _ints, "stack_below": _ints, "stack_flags": _bytes,
     "stack_table": _ints, "union_key": types.int64[::1], "union_value": _ints, "one_key": types.int64[::1],
     "config_offsets": _ints, "item_state": _ints, "item_stack": _ints, "config_flags": _bytes,
@@ -73,7 +101,7 @@ ARRAY_FIELDS: dict[str, types.Type] = {
     "suffix_byte": _bytes, "suffix_depth": _ints, "suffix_next": _ints, "suffix_ids": _ints,
     "suffix_id_count": _ints,
     "mask_offsets": _ints, "mask_pairs": _ints, "mask_row": _ints, "mask_ids": _ints,
-    "mask_id_count": _ints, "mask_any": _bytes, "mask_table": _ints,
+    "mask_id_count": _ints, "mask_any": _bytes, "mask_own": _bytes, "mask_table": _ints,
     "ids": _ints, "rows": _ints,
     "work_state": _ints, "work_stack": _ints, "work_key": types.int64[::1], "work_pending": _bytes,
     "work_queue": _ints, "seen_state": _ints, "seen_place": _ints, "seen_mark": _ints,
@@ -84,7 +112,8 @@ COUNT_FIELDS = (
     "words", "longest_token", "state_count", "edge_count", "call_count", "tok_count", "set_count", "set_size",
     "counter_count", "stack_count", "stack_size", "union_count", "config_count", "map_count", "next_count",
     "tier1_count", "suffix_count", "mask_count", "id_count", "row_count", "mark", "work_count",
-    "queue_count", "overflowed",
+    "queue_count", "overflowed", "bag_count", "distinct_count", "situation_count", "flagset_count",
+    "text_count", "used_count", "tape",
 )  # fmt: skip
 
 
@@ -168,6 +197,54 @@ def new_arena(
     arena.counter_minimum = np.empty(16, np.int32)
     arena.counter_maximum = np.empty(16, np.int32)
     arena.counter_body = np.empty(16, np.int32)
+    arena.bag_separator = np.empty(16, np.int32)
+    arena.bag_minimum = np.empty(16, np.int32)
+    arena.bag_maximum = np.empty(16, np.int32)
+    arena.bag_groups = np.empty(16, np.int32)
+    arena.bag_wanted = np.empty(16, np.int32)
+    arena.bag_clamp = np.empty(16, np.int32)
+    arena.bag_distinct = np.empty(16, np.uint8)
+    arena.bag_free = np.empty(16, np.uint8)
+    arena.bag_word_offsets = np.zeros(17, np.int32)
+    arena.bag_required = np.zeros(16, np.int64)
+    arena.bag_offsets = np.zeros(17, np.int32)
+    arena.member_start = np.empty(16, np.int32)
+    arena.member_rest = np.empty(16, np.int32)
+    arena.member_own = np.empty(16, np.int32)
+    arena.member_wanted = np.empty(16, np.int32)
+    arena.member_distinct = np.empty(16, np.int32)
+    arena.member_first = np.empty(16, np.int32)
+    arena.member_last = np.empty(16, np.int32)
+    arena.situation_bag = np.empty(64, np.int32)
+    arena.situation_phase = np.empty(64, np.int32)
+    arena.situation_members = np.empty(64, np.int32)
+    arena.situation_flags = np.empty(64, np.int32)
+    arena.situation_used = np.empty(64, np.int32)
+    arena.situation_from = np.empty(64, np.int32)
+    arena.situation_table = np.full(256, -1, np.int32)
+    arena.flagset_offsets = np.zeros(65, np.int32)
+    arena.flagset_words = np.zeros(64, np.int64)
+    arena.flagset_table = np.full(256, -1, np.int32)
+    arena.scratch_words = np.zeros(1, np.int64)
+    arena.text_parent = np.full(64, -1, np.int32)
+    arena.text_byte = np.zeros(64, np.uint8)
+    arena.text_quoting = np.zeros(64, np.uint8)
+    arena.text_length = np.zeros(64, np.int32)
+    arena.text_table = np.full(256, -1, np.int32)
+    arena.text_count = 1
+    arena.used_parent = np.full(64, -1, np.int32)
+    arena.used_text = np.zeros(64, np.int32)
+    arena.used_table = np.full(256, -1, np.int32)
+    arena.used_count = 1
+    arena.straddles = np.zeros(1, np.uint8)
+    arena.straddle_tokens = np.empty(0, np.int32)
+    arena.pair_tokens = np.empty(0, np.int32)
+    arena.stack_mode = np.zeros(1024, np.uint8)
+    arena.stack_plain = np.full(1024, -1, np.int32)
+    arena.config_tape = np.zeros(1024, np.int32)
+    arena.config_plain = np.full(1024, -1, np.int32)
+    arena.config_cut = np.zeros(1024, np.int32)
+    arena.config_cut_count = np.full(1024, -1, np.int32)
     arena.stack_offsets = np.zeros(1025, np.int32)
     arena.stack_state = np.zeros(1024, np.int32)
     arena.stack_below = np.zeros(1024, np.int32)
@@ -209,6 +286,7 @@ def new_arena(
     arena.mask_ids = np.empty(256, np.int32)
     arena.mask_id_count = np.empty(256, np.int32)
     arena.mask_any = np.empty(256, np.uint8)
+    arena.mask_own = np.empty(256, np.uint8)
     arena.mask_table = np.full(1024, -1, np.int32)
     arena.ids = np.empty(4096, np.int32)
     arena.rows = np.empty(16 * words, np.int32)
@@ -237,11 +315,22 @@ def sizes(arena):
         + arena.state_map.size * 5
         + arena.set_tokens.size * 4
         + arena.counter_base.size * 16
-        + arena.stack_offsets.size * 5
+        + arena.bag_separator.size * 37
+        + arena.member_start.size * 28
+        + arena.situation_bag.size * 24
+        + arena.situation_table.size * 4
+        + arena.flagset_words.size * 8
+        + arena.flagset_table.size * 4
+        + arena.text_parent.size * 10
+        + arena.text_table.size * 4
+        + arena.used_parent.size * 8
+        + arena.used_table.size * 4
+        + arena.straddles.size
+        + arena.stack_offsets.size * 10
         + arena.stack_state.size * 8
         + arena.stack_table.size * 4
         + arena.union_key.size * 12
-        + arena.config_offsets.size * 21
+        + arena.config_offsets.size * 37
         + arena.item_state.size * 8
         + arena.config_table.size * 4
         + arena.map_class.size

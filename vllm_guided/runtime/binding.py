@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vllm_guided.automaton.automaton import TAIL, Automaton
+from vllm_guided.automaton.bags import MEMBER_ARRAYS
 from vllm_guided.automaton.prune import without_symbols
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
 from vllm_guided.grammar import ir
@@ -21,7 +22,7 @@ from vllm_guided.runtime import entry
 from vllm_guided.vocab.vocabulary import Vocabulary
 
 #: Virtual states (counters' counts) that fit behind ``VIRTUAL`` in an int32.
-VIRTUAL_ROOM = (1 << 31) - tables.VIRTUAL - 1
+VIRTUAL_ROOM = tables.BAG - tables.VIRTUAL - 1
 
 
 class Runtime:
@@ -90,12 +91,18 @@ class Runtime:
         added: dict[bytes, int] = {}
         counters: list[tuple[int, int, int, int]] = []
         states, virtual = self._states, self._virtual
+        bag_of = {rule: number for number, rule in enumerate(automaton.bag_rule.tolist())}
+        bags: list[int] = []
+        next_situation = int(entry.next_situation(self.arena)) if bag_of else 0
         for rule, key in enumerate(automaton.rule_keys):
             start = known.get(key)
             if start is None:
                 start = added.get(key)
             if start is None:
-                if bodies[rule] >= 0:
+                if rule in bag_of:
+                    start = next_situation + len(bags)
+                    bags.append(bag_of[rule])
+                elif bodies[rule] >= 0:
                     start = tables.VIRTUAL + virtual
                     counters.append((start, minima[rule], maxima[rule], bodies[rule]))
                     virtual += max(minima[rule], maxima[rule]) + 1
@@ -114,9 +121,24 @@ class Runtime:
         self._append(automaton, starts, state_map, chosen, symbols)
         for base, minimum, maximum, body in counters:
             entry.append_counter(self.arena, base, minimum, maximum, int(starts[body]))
+        for bag in bags:
+            self._append_bag(automaton, bag, starts)
         known.update(added)
         self._states, self._virtual = states, virtual
         return starts
+
+    def _append_bag(self, automaton: Automaton, bag: int, starts: npt.NDArray[np.int32]) -> None:
+        low, high = automaton.bag_offsets[bag], automaton.bag_offsets[bag + 1]
+        first, past = automaton.bag_word_offsets[bag], automaton.bag_word_offsets[bag + 1]
+        rests = automaton.member_rest[low:high]
+        entry.append_bag(
+            self.arena,
+            int(starts[automaton.bag_separator[bag]]), int(automaton.bag_minimum[bag]),
+            int(automaton.bag_maximum[bag]), int(automaton.bag_groups[bag]), int(automaton.bag_wanted[bag]),
+            automaton.bag_required[first:past].copy(), starts[automaton.member_rule[low:high]],
+            np.where(rests < 0, np.int32(-1), starts[rests]),
+            *(getattr(automaton, name)[low:high].copy() for name in MEMBER_ARRAYS[2:]),
+        )  # fmt: skip
 
     def _append(
         self,

@@ -17,14 +17,22 @@ from numba import types
 
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import (
+    BAG,
     DEAD,
-    ITEM_LIMIT,
+    ESCAPE,
+    FINAL,
+    RECORDING,
+    TRUE,
+    UNION_DEPTH,
     VIRTUAL,
     arena_type,
     fill_with,
     with_room,
 )
-from vllm_guided.runtime.stacks import hashed, mixed, push, sort_keys, union
+from vllm_guided.runtime.bags import expand_bag, plain_situation
+from vllm_guided.runtime.collecting import add, begin, return_to
+from vllm_guided.runtime.stacks import hashed, intern_stack, mixed, push, sort_keys, union
+from vllm_guided.runtime.texts import EMPTY
 
 _int = types.int64
 _ints = types.int32[::1]
@@ -45,88 +53,8 @@ def counter_of(arena, state):
     return low
 
 
-@jit(types.void(arena_type))
-def begin(arena):
-    """Start collecting pairs for a new configuration."""
-    arena.work_count = 0
-    arena.queue_count = 0
-    arena.mark += 1
-    if arena.mark > 2_000_000_000:
-        fill_with(arena.seen_mark, 0, arena.seen_mark.size, 0)
-        arena.mark = 1
-
-
-@jit(types.void(arena_type, _int))
-def _enqueue(arena, place):
-    if arena.queue_count == arena.work_queue.size:
-        arena.work_queue = with_room(arena.work_queue, arena.queue_count + 1)
-    arena.work_queue[arena.queue_count] = place
-    arena.queue_count += 1
-    arena.work_pending[place] = 1
-
-
-@jit(types.void(arena_type, _int, _int))
-def add(arena, state, stack):
-    """Add a state on a set of stacks to the configuration being collected."""
-    states = arena.seen_state
-    marks = arena.seen_mark
-    mark = arena.mark
-    size = np.uint64(states.size - 1)
-    slot = np.int64(mixed(state, np.int64(0)) & size)
-    while marks[slot] == mark:
-        if states[slot] == state:
-            place = np.int64(arena.seen_place[slot])
-            before = np.int64(arena.work_stack[place])
-            after = union(arena, before, stack, 0)
-            if after != before:
-                arena.work_stack[place] = after
-                if not arena.work_pending[place]:
-                    _enqueue(arena, place)
-            return
-        slot = (slot + 1) & np.int64(size)
-    count = arena.work_count
-    if count >= ITEM_LIMIT:
-        arena.overflowed += 1
-        return
-    if count == arena.work_state.size:
-        arena.work_state = with_room(arena.work_state, count + 1)
-        arena.work_stack = with_room(arena.work_stack, count + 1)
-        arena.work_key = with_room(arena.work_key, count + 1)
-        arena.work_pending = with_room(arena.work_pending, count + 1)
-    arena.work_state[count] = state
-    arena.work_stack[count] = stack
-    arena.work_count = count + 1
-    _enqueue(arena, count)
-    states[slot] = state
-    arena.seen_place[slot] = count
-    marks[slot] = mark
-    if 2 * (count + 1) > states.size:
-        states = np.empty(4 * states.size, np.int32)
-        places = np.empty(states.size, np.int32)
-        marks = np.zeros(states.size, np.int32)
-        size = np.uint64(states.size - 1)
-        for k in range(count + 1):
-            slot = np.int64(mixed(np.int64(arena.work_state[k]), np.int64(0)) & size)
-            while marks[slot] == mark:
-                slot = (slot + 1) & np.int64(size)
-            states[slot] = arena.work_state[k]
-            places[slot] = k
-            marks[slot] = mark
-        arena.seen_state = states
-        arena.seen_place = places
-        arena.seen_mark = marks
-
-
-@jit(_int(arena_type, _int))
-def return_to(arena, stack):
-    """Leave the frame: add what is on top of the stacks; the flags this sets."""
-    for k in range(arena.stack_offsets[stack], arena.stack_offsets[stack + 1]):
-        add(arena, np.int64(arena.stack_state[k]), np.int64(arena.stack_below[k]))
-    return np.int64(arena.stack_flags[stack])
-
-
 @jit(_int(arena_type))
-def _close(arena):
+def closure(arena):
     """Close the collected pairs under calls and returns; the flags."""
     flags = np.int64(0)
     head = 0
@@ -136,6 +64,9 @@ def _close(arena):
         arena.work_pending[place] = 0
         state = np.int64(arena.work_state[place])
         stack = np.int64(arena.work_stack[place])
+        if state >= BAG:
+            flags |= expand_bag(arena, state, stack)
+            continue
         if state >= VIRTUAL:
             counter = counter_of(arena, state)
             base = np.int64(arena.counter_base[counter])
@@ -168,7 +99,8 @@ def _rehash(arena):
     for config in range(2, arena.config_count):
         low = arena.config_offsets[config]
         count = arena.config_offsets[config + 1] - low
-        code = mixed(np.int64(arena.config_flags[config]), np.int64(count))
+        kind = np.int64(arena.config_flags[config]) | np.int64(arena.config_tape[config]) << 8
+        code = mixed(kind, np.int64(count))
         for k in range(low, low + count):
             key = (np.int64(arena.item_state[k]) << 32) | np.int64(arena.item_stack[k])
             code = mixed(np.int64(code >> np.uint64(1)), key)
@@ -187,6 +119,7 @@ def intern(arena, flags):
     keys = arena.work_key
     edge_offsets = arena.edge_offsets
     tok_offsets = arena.tok_offsets
+    mode = np.int64(0)
     count = 0
     for k in range(arena.work_count):
         state = states[k]
@@ -194,18 +127,25 @@ def intern(arena, flags):
             edge_offsets[state + 1] > edge_offsets[state] or tok_offsets[state + 1] > tok_offsets[state]
         ):
             keys[count] = (np.int64(state) << 32) | np.int64(stacks[k])
+            mode |= np.int64(arena.stack_mode[stacks[k]])
             count += 1
     if count == 0 and flags == 0:
         return DEAD
+    flags |= mode
+    tape = arena.tape if mode & RECORDING else np.int64(EMPTY)
     sort_keys(keys, count)
-    code = hashed(keys, count, flags)
+    code = hashed(keys, count, flags | tape << 8)
     table = arena.config_table
     size = np.uint64(table.size - 1)
     slot = np.int64(code & size)
     while table[slot] >= 0:
         found = np.int64(table[slot])
         low = arena.config_offsets[found]
-        if arena.config_flags[found] == flags and arena.config_offsets[found + 1] - low == count:
+        if (
+            arena.config_flags[found] == flags
+            and arena.config_tape[found] == tape
+            and arena.config_offsets[found + 1] - low == count
+        ):
             same = True
             item_state = arena.item_state
             item_stack = arena.item_stack
@@ -226,6 +166,10 @@ def intern(arena, flags):
         arena.config_row = with_room(arena.config_row, 2 * before)
         arena.config_mask = with_room(arena.config_mask, 2 * before)
         arena.config_tier1 = with_room(arena.config_tier1, 2 * before)
+        arena.config_tape = with_room(arena.config_tape, 2 * before)
+        arena.config_plain = with_room(arena.config_plain, 2 * before)
+        arena.config_cut = with_room(arena.config_cut, 2 * before)
+        arena.config_cut_count = with_room(arena.config_cut_count, 2 * before)
     arena.item_state = with_room(arena.item_state, used + count)
     arena.item_stack = with_room(arena.item_stack, used + count)
     for k in range(count):
@@ -237,6 +181,9 @@ def intern(arena, flags):
     arena.config_row[made] = -1
     arena.config_mask[made] = -1
     arena.config_tier1[made] = -1
+    arena.config_tape[made] = tape
+    arena.config_plain[made] = -1
+    arena.config_cut_count[made] = -1
     arena.config_count = made + 1
     table[slot] = made
     if 2 * (made + 1) > table.size:
@@ -245,9 +192,50 @@ def intern(arena, flags):
 
 
 @jit(_int(arena_type, _int))
-def finish(arena, flags):
-    """Close and intern the collected pairs; ``flags`` are added to those the closure finds."""
-    return intern(arena, flags | _close(arena))
+def close(arena, flags):
+    """Close and intern the collected pairs, distinct items not looked at; ``flags`` are added to those found."""
+    return intern(arena, flags | closure(arena))
+
+
+@jit(_int(arena_type, _int, _int))
+def _plain_stack(arena, stack, depth):
+    """The set of stacks without the items used in any bag's situation."""
+    if arena.stack_mode[stack] & TRUE == 0:
+        return stack
+    known = np.int64(arena.stack_plain[stack])
+    if known >= 0:
+        return known
+    if depth >= UNION_DEPTH:
+        arena.overflowed += 1
+        return stack
+    whole = intern_stack(arena, arena.one_key, 0, np.int64(arena.stack_flags[stack]))
+    for k in range(arena.stack_offsets[stack], arena.stack_offsets[stack + 1]):
+        top = np.int64(arena.stack_state[k])
+        below = _plain_stack(arena, np.int64(arena.stack_below[k]), depth + 1)
+        if top >= BAG:
+            top = plain_situation(arena, top)
+        whole = union(arena, whole, push(arena, top, below), 0)
+    arena.stack_plain[stack] = whole
+    return whole
+
+
+@jit(_int(arena_type, _int))
+def plain(arena, config):
+    """The configuration that compares no distinct items: what its mask is computed from."""
+    if arena.config_flags[config] & TRUE == 0:
+        return config
+    known = np.int64(arena.config_plain[config])
+    if known >= 0:
+        return known
+    begin(arena)
+    for item in range(arena.config_offsets[config], arena.config_offsets[config + 1]):
+        add(
+            arena, np.int64(arena.item_state[item]),
+            _plain_stack(arena, np.int64(arena.item_stack[item]), np.int64(0)),
+        )  # fmt: skip
+    made = intern(arena, np.int64(arena.config_flags[config]) & (FINAL | ESCAPE))
+    arena.config_plain[config] = made
+    return made
 
 
 @jit(_int(arena_type, _int, _int))
@@ -345,19 +333,9 @@ def expand(arena, config):
     arena.config_map[config] = number
 
 
-@jit(_int(arena_type, _int, _int))
-def step(arena, config, byte):
-    """The configuration after one more byte; DEAD where the byte breaks the constraint."""
-    if arena.config_row[config] < 0:
-        if config <= 1:
-            return DEAD
-        expand(arena, config)
-    place = (
-        np.int64(arena.config_row[config]) + arena.map_class[256 * np.int64(arena.config_map[config]) + byte]
-    )
-    known = np.int64(arena.next[place])
-    if known >= 0:
-        return known
+@jit(types.void(arena_type, _int, _int))
+def collect(arena, config, byte):
+    """Collect what ``config``'s moves on ``byte`` lead to."""
     begin(arena)
     item_state = arena.item_state
     offsets = arena.edge_offsets
@@ -368,80 +346,34 @@ def step(arena, config, byte):
         for k in range(offsets[state], offsets[state + 1]):
             if edge_low[k] <= byte and byte <= edge_high[k]:
                 add(arena, np.int64(arena.edge_target[k]), np.int64(arena.item_stack[item]))
-    target = DEAD if arena.work_count == 0 else finish(arena, 0)
-    arena.next[place] = target
-    return target
-
-
-@jit(types.UniTuple(_int, 2)(_int, _bytes, _int, _int, _ints, _bytes, _ints, _ints))
-def _follow_known(config, data, low, high, moves, classes, config_row, config_map):
-    """Follow known transitions over ``data[low:high]``: the configuration and where it stopped."""
-    while low < high and config != DEAD:
-        row = np.int64(config_row[config])
-        if row < 0:
-            break
-        target = np.int64(moves[row + classes[256 * np.int64(config_map[config]) + data[low]]])
-        if target < 0:
-            break
-        config = target
-        low += 1
-    return config, low
-
-
-@jit(_int(arena_type, _int, _bytes, _int, _int))
-def step_range(arena, config, data, low, high):
-    """The configuration after ``data[low:high]``, or DEAD."""
-    while True:
-        config, low = _follow_known(
-            config, data, low, high, arena.next, arena.map_class, arena.config_row, arena.config_map
-        )
-        if low == high or config == DEAD:
-            return config
-        config = step(arena, config, np.int64(data[low]))
-        low += 1
-
-
-@jit(_int(arena_type, _int, types.uint8[::1]))
-def step_bytes(arena, config, data):
-    """The configuration after ``data``, or DEAD."""
-    return step_range(arena, config, data, 0, data.size)
-
-
-@jit(types.boolean(arena_type, _int, _int))
-def in_set(arena, number, token):
-    """Whether ``token`` is in token set ``number`` (ids ascend)."""
-    low = np.int64(arena.set_offsets[number])
-    high = np.int64(arena.set_offsets[number + 1])
-    while low < high:
-        middle = (low + high) >> 1
-        if arena.set_tokens[middle] < token:
-            low = middle + 1
-        else:
-            high = middle
-    return low < arena.set_offsets[number + 1] and arena.set_tokens[low] == token
 
 
 @jit(_int(arena_type, _int, _int))
-def step_token(arena, config, token):
-    """The configuration after ``token``, as text and as a special token; DEAD if neither is allowed."""
-    spelt = DEAD
-    low = arena.token_offsets[token]
-    high = arena.token_offsets[token + 1]
-    if high > low:
-        spelt = step_range(arena, config, arena.token_data, low, high)
-    if arena.tok_count == 0 or config <= 1:
-        return spelt
-    begin(arena)
-    for item in range(arena.config_offsets[config], arena.config_offsets[config + 1]):
-        state = arena.item_state[item]
-        for k in range(arena.tok_offsets[state], arena.tok_offsets[state + 1]):
-            if in_set(arena, np.int64(arena.tok_set[k]), token):
-                add(arena, np.int64(arena.tok_target[k]), np.int64(arena.item_stack[item]))
-    if arena.work_count == 0:
-        return spelt
-    flags = np.int64(0)
-    if spelt != DEAD:
-        flags = np.int64(arena.config_flags[spelt])
-        for item in range(arena.config_offsets[spelt], arena.config_offsets[spelt + 1]):
-            add(arena, np.int64(arena.item_state[item]), np.int64(arena.item_stack[item]))
-    return finish(arena, flags)
+def place_of(arena, config, byte):
+    """Where ``next`` has ``config``'s transition on ``byte``; its row is made on first need."""
+    if arena.config_row[config] < 0:
+        expand(arena, config)
+    return (
+        np.int64(arena.config_row[config]) + arena.map_class[256 * np.int64(arena.config_map[config]) + byte]
+    )
+
+
+@jit(_int(arena_type, _int, _int))
+def step(arena, config, byte):
+    """The configuration after one more byte, distinct items not compared; DEAD where the byte breaks it.
+
+    This is the step of the walks that compute masks; outputs go by ``distinct.step_true``.
+    """
+    if config <= 1:
+        return DEAD
+    place = place_of(arena, config, byte)
+    known = np.int64(arena.next[place])
+    if known >= 0:
+        return known
+    collect(arena, config, byte)
+    target = DEAD
+    if arena.work_count > 0:
+        arena.tape = np.int64(EMPTY)
+        target = plain(arena, close(arena, np.int64(0)))
+    arena.next[place] = target
+    return target

@@ -10,6 +10,8 @@ from numba import types
 
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import (
+    BAG,
+    BEFORE,
     BOTTOM,
     DEAD,
     FINAL,
@@ -19,8 +21,14 @@ from vllm_guided.runtime.arena import (
     fill_with,
     with_room,
 )
-from vllm_guided.runtime.configurations import add, begin, finish, step_bytes, step_token
-from vllm_guided.runtime.masks import fill_row, mask_of
+from vllm_guided.runtime.bags import ALWAYS, SOME, situation
+from vllm_guided.runtime.bags import flagset as flagset_of
+from vllm_guided.runtime.collecting import add, begin
+from vllm_guided.runtime.configurations import plain
+from vllm_guided.runtime.corrections import find_straddling_tokens, is_cut
+from vllm_guided.runtime.distinct import finish, step_bytes, step_token
+from vllm_guided.runtime.masks import mask_of
+from vllm_guided.runtime.rows import fill_row
 
 _int = types.int64
 _ints = types.int32[::1]
@@ -85,6 +93,81 @@ def append_counter(arena, base, minimum, maximum, body):
     arena.counter_count = number + 1
 
 
+@jit(types.void(
+    arena_type, _int, _int, _int, _int, _int, types.int64[::1], _ints, _ints, _ints, _ints, _ints, _ints, _ints,
+))  # fmt: skip
+def append_bag(
+    arena, separator, minimum, maximum, groups, wanted, required, start, rest, own, member_wanted, distinct,
+    first, last,
+):  # fmt: skip
+    """Append a bag; its beginning is the next situation (``BAG + situation_count`` before the call).
+
+    ``separator``, ``start`` and ``rest`` (-1: none) are states that rules start in.
+    """
+    bag = arena.bag_count
+    arena.bag_separator = with_room(arena.bag_separator, bag + 1)
+    arena.bag_minimum = with_room(arena.bag_minimum, bag + 1)
+    arena.bag_maximum = with_room(arena.bag_maximum, bag + 1)
+    arena.bag_groups = with_room(arena.bag_groups, bag + 1)
+    arena.bag_wanted = with_room(arena.bag_wanted, bag + 1)
+    arena.bag_clamp = with_room(arena.bag_clamp, bag + 1)
+    arena.bag_distinct = with_room(arena.bag_distinct, bag + 1)
+    arena.bag_free = with_room(arena.bag_free, bag + 1)
+    arena.bag_word_offsets = with_room(arena.bag_word_offsets, bag + 2)
+    arena.bag_offsets = with_room(arena.bag_offsets, bag + 2)
+    words = np.int64(arena.bag_word_offsets[bag])
+    arena.bag_required = with_room(arena.bag_required, words + required.size)
+    copy_into(arena.bag_required, words, required, 0, required.size)
+    low = np.int64(arena.bag_offsets[bag])
+    past = low + start.size
+    arena.member_start = with_room(arena.member_start, past)
+    arena.member_rest = with_room(arena.member_rest, past)
+    arena.member_own = with_room(arena.member_own, past)
+    arena.member_wanted = with_room(arena.member_wanted, past)
+    arena.member_distinct = with_room(arena.member_distinct, past)
+    arena.member_first = with_room(arena.member_first, past)
+    arena.member_last = with_room(arena.member_last, past)
+    copy_into(arena.member_start, low, start, 0, start.size)
+    copy_into(arena.member_rest, low, rest, 0, start.size)
+    copy_into(arena.member_own, low, own, 0, start.size)
+    copy_into(arena.member_wanted, low, member_wanted, 0, start.size)
+    copy_into(arena.member_distinct, low, distinct, 0, start.size)
+    copy_into(arena.member_first, low, first, 0, start.size)
+    copy_into(arena.member_last, low, last, 0, start.size)
+    free = 0
+    any_distinct = False
+    furthest = minimum
+    for k in range(start.size):
+        if own[k] < 0:
+            free = max(free, ALWAYS if first[k] == 0 and last[k] < 0 else SOME)
+        any_distinct |= distinct[k] != 0
+        furthest = max(furthest, np.int64(first[k]), np.int64(last[k]) + 1)
+    arena.bag_separator[bag] = separator
+    arena.bag_minimum[bag] = minimum
+    arena.bag_maximum[bag] = maximum
+    arena.bag_groups[bag] = groups
+    arena.bag_wanted[bag] = wanted
+    arena.bag_clamp[bag] = furthest if maximum < 0 else maximum
+    arena.bag_distinct[bag] = any_distinct
+    arena.bag_free[bag] = free
+    arena.bag_word_offsets[bag + 1] = words + required.size
+    arena.bag_offsets[bag + 1] = past
+    arena.bag_count = bag + 1
+    if any_distinct:
+        if arena.distinct_count == 0:
+            find_straddling_tokens(arena)
+        arena.distinct_count += 1
+    none = flagset_of(arena, np.zeros(required.size, np.int64), required.size)
+    used = np.int64(0 if any_distinct else -1)
+    situation(arena, np.int64(bag), np.int64(BEFORE), np.int64(0), none, used, np.int64(0))
+
+
+@jit(_int(arena_type))
+def next_situation(arena):
+    """The state that the beginning of the next bag appended will be."""
+    return BAG + arena.situation_count
+
+
 @jit(_int(arena_type, _ints))
 def append_set(arena, tokens):
     """Append a set of token ids, ascending; its number."""
@@ -102,6 +185,7 @@ def append_set(arena, tokens):
 def start_configuration(arena, state, nullable):
     """The configuration a grammar starts in; ``state`` -1: only the empty string."""
     begin(arena)
+    arena.tape = np.int64(0)
     if state >= 0:
         add(arena, state, np.int64(BOTTOM))
     return finish(arena, np.int64(FINAL if nullable else 0))
@@ -177,10 +261,12 @@ def only_token(arena, config):
         if arena.stop_tokens.size > 1:
             return -1
         found = np.int64(arena.stop_tokens[0])
-    number = mask_of(arena, config)
+    number = mask_of(arena, plain(arena, config))
     first = np.int64(arena.mask_ids[number])
     for k in range(first, first + np.int64(arena.mask_id_count[number])):
         token = np.int64(arena.ids[k])
+        if is_cut(arena, config, token):
+            continue
         if found >= 0 and found != token:
             return -1
         found = token
@@ -193,6 +279,8 @@ def only_token(arena, config):
             for bit in range(32):
                 if bits & (np.int32(1) << np.int32(bit)):
                     token = np.int64(32 * word + bit)
+                    if is_cut(arena, config, token):
+                        continue
                     if found >= 0 and found != token:
                         return -1
                     found = token

@@ -25,7 +25,8 @@ from vllm_guided.runtime.arena import (
     fill_with,
     with_room,
 )
-from vllm_guided.runtime.configurations import begin, finish, return_to, step
+from vllm_guided.runtime.collecting import begin, return_to
+from vllm_guided.runtime.configurations import close, plain, step
 from vllm_guided.runtime.stacks import hashed, mixed, sort_keys
 from vllm_guided.runtime.tier1 import new_row, rebased, tier1
 
@@ -81,7 +82,8 @@ def _run_suffixes(arena, record, stack):
         return
     begin(arena)
     return_to(arena, stack)
-    config = finish(arena, 0)
+    arena.tape = np.int64(0)
+    config = plain(arena, close(arena, np.int64(0)))
     if config == DEAD:
         return
     node = np.int64(arena.tier1_suffix[record])
@@ -104,7 +106,8 @@ def _run_suffixes(arena, record, stack):
 
 
 @jit(types.boolean(_ints, _int, _int))
-def _any_bit(rows, place, words):
+def any_bit(rows, place, words):
+    """Whether any bit of ``rows[place : place + words]`` is set."""
     bits = np.int32(0)
     for word in range(place, place + words):
         bits |= rows[word]
@@ -139,7 +142,8 @@ def _make(arena, pairs, count):
                 arena.ids[used + j] = arena.ids[first + j]
             arena.id_count = used + here
         id_count = arena.id_count - ids
-    if dense_count > 1 or id_count > EXTRA_LIMIT:
+    has_own = dense_count > 1 or id_count > EXTRA_LIMIT
+    if has_own:
         own = new_row(arena)
         rows = arena.rows
         place = own * words
@@ -167,6 +171,7 @@ def _make(arena, pairs, count):
     arena.mask_ids = with_room(arena.mask_ids, number + 1)
     arena.mask_id_count = with_room(arena.mask_id_count, number + 1)
     arena.mask_any = with_room(arena.mask_any, number + 1)
+    arena.mask_own = with_room(arena.mask_own, number + 1)
     for k in range(count):
         arena.mask_pairs[used + 2 * k] = pairs[k] >> 32
         arena.mask_pairs[used + 2 * k + 1] = pairs[k] & 0xFFFFFFFF
@@ -174,7 +179,8 @@ def _make(arena, pairs, count):
     arena.mask_row[number] = dense
     arena.mask_ids[number] = ids
     arena.mask_id_count[number] = id_count
-    arena.mask_any[number] = id_count > 0 or (dense >= 0 and _any_bit(arena.rows, dense * words, words))
+    arena.mask_own[number] = has_own
+    arena.mask_any[number] = id_count > 0 or (dense >= 0 and any_bit(arena.rows, dense * words, words))
     arena.mask_count = number + 1
     return number
 
@@ -201,7 +207,7 @@ def _rehash(arena):
 
 @jit(_int(arena_type, _int))
 def mask_of(arena, config):
-    """The mask of a real configuration, made on first need."""
+    """The mask of a configuration that compares no distinct items, made on first need."""
     number = np.int64(arena.config_mask[config])
     if number >= 0:
         return number
@@ -256,36 +262,3 @@ def mask_of(arena, config):
     if 2 * (number + 1) > arena.mask_table.size:
         _rehash(arena)
     return number
-
-
-@jit(types.boolean(arena_type, _int, types.int32[:, ::1], _int))
-def fill_row(arena, config, bitmask, place):
-    """Write the mask of ``config`` to ``bitmask[place]``, words beyond the vocabulary as 0.
-
-    Returns whether any token is allowed.
-    """
-    row = bitmask[place]
-    words = arena.words
-    if config <= 1:
-        fill_with(row, 0, row.size, 0)
-        if config == TERMINATED:
-            for token in arena.stop_tokens:
-                row[token >> 5] |= np.int32(1) << np.int32(token & 31)
-        return config == TERMINATED
-    number = mask_of(arena, config)
-    source = np.int64(arena.mask_row[number])
-    if source >= 0:
-        copy_into(row, 0, arena.rows, source * words, words)
-        fill_with(row, words, row.size - words, 0)
-    else:
-        fill_with(row, 0, row.size, 0)
-    ids = arena.ids
-    first = np.int64(arena.mask_ids[number])
-    for k in range(first, first + np.int64(arena.mask_id_count[number])):
-        token = ids[k]
-        row[token >> 5] |= np.int32(1) << np.int32(token & 31)
-    if arena.config_flags[config] & FINAL:
-        for token in arena.stop_tokens:
-            row[token >> 5] |= np.int32(1) << np.int32(token & 31)
-        return True
-    return arena.mask_any[number] != 0

@@ -17,7 +17,20 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import UNION_DEPTH, arena_type, with_room
+from vllm_guided.runtime.arena import (
+    BAG,
+    BEFORE,
+    BOTTOM,
+    ESCAPE,
+    FINAL,
+    PLAIN,
+    RECORDING,
+    TRUE,
+    UNION_DEPTH,
+    UNKNOWN,
+    arena_type,
+    with_room,
+)
 
 _int = types.int64
 _keys = types.int64[::1]
@@ -75,9 +88,26 @@ def _rehash_stacks(arena):
     arena.stack_table = table
 
 
+@jit(_int(arena_type, _int))
+def mode_of(arena, state):
+    """PLAIN, TRUE, RECORDING of a bag's situation; 0 where its items need not be distinct."""
+    situation = state - BAG
+    if not arena.bag_distinct[arena.situation_bag[situation]]:
+        return np.int64(0)
+    if arena.situation_used[situation] < 0:
+        return np.int64(PLAIN)
+    return np.int64(TRUE | RECORDING if arena.situation_phase[situation] > BEFORE else TRUE)
+
+
 @jit(_int(arena_type, _keys, _int, _int))
 def intern_stack(arena, keys, count, flags):
     """The set with the pairs ``keys[:count]`` (state << 32 | set below, ascending) and ``flags``."""
+    if count == 0:
+        # The set of the empty stack, and that of the unknown one, have fixed numbers.
+        if flags == FINAL:
+            return np.int64(BOTTOM)
+        if flags == ESCAPE:
+            return np.int64(UNKNOWN)
     table = arena.stack_table
     offsets = arena.stack_offsets
     states = arena.stack_state
@@ -98,11 +128,21 @@ def intern_stack(arena, keys, count, flags):
     used = arena.stack_size
     arena.stack_offsets = with_room(arena.stack_offsets, made + 2)
     arena.stack_flags = with_room(arena.stack_flags, made + 1)
+    arena.stack_mode = with_room(arena.stack_mode, made + 1)
+    arena.stack_plain = with_room(arena.stack_plain, made + 1)
     arena.stack_state = with_room(arena.stack_state, used + count)
     arena.stack_below = with_room(arena.stack_below, used + count)
+    mode = np.int64(0)
     for k in range(count):
-        arena.stack_state[used + k] = keys[k] >> 32
-        arena.stack_below[used + k] = keys[k] & 0xFFFFFFFF
+        state = keys[k] >> 32
+        below = keys[k] & 0xFFFFFFFF
+        arena.stack_state[used + k] = state
+        arena.stack_below[used + k] = below
+        mode |= np.int64(arena.stack_mode[below])
+        if state >= BAG:
+            mode |= mode_of(arena, state)
+    arena.stack_mode[made] = mode
+    arena.stack_plain[made] = -1
     arena.stack_offsets[made + 1] = used + count
     arena.stack_flags[made] = flags
     arena.stack_size = used + count

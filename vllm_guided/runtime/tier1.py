@@ -21,6 +21,7 @@ from numba import types
 
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import (
+    BAG,
     DEAD,
     ESCAPE,
     UNKNOWN,
@@ -30,7 +31,8 @@ from vllm_guided.runtime.arena import (
     fill_with,
     with_room,
 )
-from vllm_guided.runtime.configurations import add, begin, counter_of, expand, intern, step
+from vllm_guided.runtime.collecting import add, begin
+from vllm_guided.runtime.configurations import counter_of, expand, intern, step
 from vllm_guided.runtime.stacks import intern_stack, push
 
 _int = types.int64
@@ -84,7 +86,7 @@ def rebased(arena, state, stack, pairs, count):
     for k in range(low, high):
         top = np.int64(arena.stack_state[k])
         below = np.int64(arena.stack_below[k])
-        if top < VIRTUAL:
+        if top < VIRTUAL or top >= BAG:
             keys[plain] = top << 32 | below
             plain += 1
             continue
@@ -95,7 +97,7 @@ def rebased(arena, state, stack, pairs, count):
         while taken < COUNTERS_TAKEN:
             first = np.int64(arena.stack_offsets[below])
             alone = arena.stack_offsets[below + 1] - first == 1 and arena.stack_flags[below] == 0
-            if not alone or arena.stack_state[first] < VIRTUAL:
+            if not alone or not VIRTUAL <= arena.stack_state[first] < BAG:
                 break
             tops[taken] = arena.stack_state[first]
             below = np.int64(arena.stack_below[first])

@@ -1,0 +1,304 @@
+"""The step of an output: as ``configurations.step``, and distinct items are compared.
+
+What is read while a distinct item is open goes on the configuration's tape, so such configurations differ by
+their text and their transitions are not memoised. Two things end an item's reading: it is complete and its
+text is used already (``bags.expand_bag`` does not go on behind it), or all ways to complete it are used. The
+second is looked for here, and only where what was read is the beginning of a used text.
+"""
+
+# Compiled functions have numba signatures instead of annotations.
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from vllm_guided.numba_setup import jit
+from vllm_guided.runtime.arena import (
+    BAG,
+    BEFORE,
+    DEAD,
+    ESCAPE,
+    FINAL,
+    PLAIN,
+    RECORDING,
+    TRUE,
+    UNION_DEPTH,
+    UNKNOWN,
+    arena_type,
+    with_room,
+)
+from vllm_guided.runtime.collecting import add, begin
+from vllm_guided.runtime.configurations import close, closure, collect, intern, place_of, plain, step
+from vllm_guided.runtime.stacks import intern_stack
+from vllm_guided.runtime.texts import EMPTY, begins_used, is_blank, is_used, longer, next_bytes, text_from
+
+_int = types.int64
+_ints = types.int32[::1]
+_bytes = types.uint8[::1]
+_bool = types.boolean
+_states = types.int64[::1]
+
+#: A text that is the beginning of a used one is looked behind this many bytes deep.
+_VIABLE_DEPTH = 1 << 10
+
+
+@jit(types.Tuple((_states, _int))(arena_type, _int, _states, _int, _int))
+def recordings(arena, stack, found, count, depth):
+    """Append the situations on ``stack`` that read a distinct item, each once."""
+    if arena.stack_mode[stack] & RECORDING == 0 or depth >= UNION_DEPTH:
+        return found, count
+    for k in range(arena.stack_offsets[stack], arena.stack_offsets[stack + 1]):
+        top = np.int64(arena.stack_state[k])
+        if top >= BAG and arena.situation_used[top - BAG] >= 0 and arena.situation_phase[top - BAG] > BEFORE:
+            known = not arena.bag_distinct[arena.situation_bag[top - BAG]]
+            for j in range(count):
+                known |= found[j] == top
+            if not known:
+                found = with_room(found, count + 1)
+                found[count] = top
+                count += 1
+        found, count = recordings(arena, np.int64(arena.stack_below[k]), found, count, depth + 1)
+    return found, count
+
+
+@jit(_bool(arena_type, _int))
+def is_near_used(arena, state):
+    """Whether the item that ``state`` reads is the beginning of a used one so far; ``arena.tape`` has its text."""
+    used = np.int64(arena.situation_used[state - BAG])
+    if used <= 0:
+        return False
+    return begins_used(arena, used, text_from(arena, arena.tape, np.int64(arena.situation_from[state - BAG])))
+
+
+@jit(_int(arena_type, _int, _int, _int))
+def _cut(arena, stack, state, depth):
+    """The parts of the stacks above ``state``, on the unknown stack; -1 where ``state`` is not among them."""
+    if arena.stack_mode[stack] & RECORDING == 0 or depth >= UNION_DEPTH:
+        return np.int64(-1)
+    low = np.int64(arena.stack_offsets[stack])
+    high = np.int64(arena.stack_offsets[stack + 1])
+    keys = np.empty(high - low, np.int64)
+    count = 0
+    flags = np.int64(0)
+    for k in range(low, high):
+        top = np.int64(arena.stack_state[k])
+        if top == state:
+            flags = np.int64(ESCAPE)
+            continue
+        below = _cut(arena, np.int64(arena.stack_below[k]), state, depth + 1)
+        if below >= 0:
+            keys[count] = top << 32 | below
+            count += 1
+    if count == 0:
+        return np.int64(UNKNOWN) if flags else np.int64(-1)
+    return intern_stack(arena, keys, count, flags)
+
+
+@jit(_int(arena_type, _int, _int, _int))
+def _without(arena, stack, state, depth):
+    """The stacks without those that hold ``state``; -1 where none is left."""
+    if arena.stack_mode[stack] & RECORDING == 0 or depth >= UNION_DEPTH:
+        return stack
+    low = np.int64(arena.stack_offsets[stack])
+    high = np.int64(arena.stack_offsets[stack + 1])
+    keys = np.empty(high - low, np.int64)
+    count = 0
+    for k in range(low, high):
+        top = np.int64(arena.stack_state[k])
+        if top == state:
+            continue
+        below = _without(arena, np.int64(arena.stack_below[k]), state, depth + 1)
+        if below >= 0:
+            keys[count] = top << 32 | below
+            count += 1
+    flags = np.int64(arena.stack_flags[stack])
+    if count == 0 and flags == 0:
+        return np.int64(-1)
+    return intern_stack(arena, keys, count, flags)
+
+
+@jit(_bool(arena_type, _int, _int, _int, _int))
+def _viable(arena, config, used, text, depth):
+    """Whether the item can be completed to one that is not used.
+
+    ``config`` is the reading of the item over the unknown stack; ``text`` what was read of it.
+    """
+    if arena.config_flags[config] & ESCAPE and not is_used(arena, used, text):
+        return True
+    if depth >= _VIABLE_DEPTH:
+        return False
+    following = np.empty(256, np.uint8)
+    next_bytes(arena, used, text, following)
+    for byte in range(256):
+        if not following[byte] and not is_blank(arena, text, byte) and step(arena, config, byte) != DEAD:
+            return True
+    for byte in range(256):
+        blank = is_blank(arena, text, byte)
+        if not following[byte] and not blank:
+            continue
+        target = step(arena, config, byte)
+        # Blanks change nothing of the text: one that leads back here would lead round for ever.
+        if target == DEAD or (blank and target == config):
+            continue
+        if _viable(arena, target, used, longer(arena, text, byte), depth + 1):
+            return True
+    return False
+
+
+@jit(types.void(arena_type))
+def _drop_exhausted(arena):
+    """Take out of the collected, closed pairs what reads an item that cannot become a new one."""
+    count = arena.work_count
+    found = np.empty(8, np.int64)
+    number = np.int64(0)
+    for k in range(count):
+        found, number = recordings(arena, np.int64(arena.work_stack[k]), found, number, np.int64(0))
+    near = 0
+    for j in range(number):
+        if is_near_used(arena, found[j]):
+            found[near] = found[j]
+            near += 1
+    if near == 0:
+        return
+    states = np.empty(count, np.int64)
+    stacks = np.empty(count, np.int64)
+    for k in range(count):
+        states[k] = arena.work_state[k]
+        stacks[k] = arena.work_stack[k]
+    tape = arena.tape
+    for j in range(near):
+        state = found[j]
+        begin(arena)
+        for k in range(count):
+            above = _cut(arena, stacks[k], state, np.int64(0))
+            if above >= 0:
+                add(arena, states[k], above)
+        reading = plain(arena, close(arena, np.int64(0)))
+        text = text_from(arena, tape, np.int64(arena.situation_from[state - BAG]))
+        if not _viable(arena, reading, np.int64(arena.situation_used[state - BAG]), text, np.int64(0)):
+            for k in range(count):
+                if stacks[k] >= 0:
+                    stacks[k] = _without(arena, stacks[k], state, np.int64(0))
+    begin(arena)
+    for k in range(count):
+        if stacks[k] >= 0:
+            add(arena, states[k], stacks[k])
+    arena.tape = tape
+
+
+@jit(_int(arena_type, _int))
+def finish(arena, flags):
+    """Close and intern the collected pairs; ``flags`` are added to those the closure finds."""
+    flags |= closure(arena)
+    mode = np.int64(0)
+    for k in range(arena.work_count):
+        mode |= np.int64(arena.stack_mode[arena.work_stack[k]])
+    if mode & RECORDING:
+        _drop_exhausted(arena)
+    return intern(arena, flags)
+
+
+@jit(_int(arena_type, _int, _int))
+def step_true(arena, config, byte):
+    """The configuration after one more byte of an output; DEAD where the byte breaks the constraint."""
+    if config <= 1:
+        return DEAD
+    flags = np.int64(arena.config_flags[config])
+    place = np.int64(-1)
+    if flags & TRUE == 0:
+        place = place_of(arena, config, byte)
+        known = np.int64(arena.next[place])
+        if known >= 0 and arena.config_flags[known] & PLAIN == 0:
+            return known
+    collect(arena, config, byte)
+    target = DEAD
+    if arena.work_count > 0:
+        tape = np.int64(EMPTY)
+        if flags & RECORDING:
+            tape = longer(arena, np.int64(arena.config_tape[config]), byte)
+        arena.tape = tape
+        target = finish(arena, np.int64(0))
+    if place >= 0:
+        after = plain(arena, target)
+        arena.next[place] = after
+    return target
+
+
+@jit(types.UniTuple(_int, 2)(_int, _bytes, _int, _int, _ints, _bytes, _bytes, _ints, _ints))
+def _follow_known(config, data, low, high, moves, classes, flags, config_row, config_map):
+    """Follow known transitions over ``data[low:high]``: the configuration and where it stopped."""
+    while low < high and config != DEAD:
+        row = np.int64(config_row[config])
+        if row < 0:
+            break
+        target = np.int64(moves[row + classes[256 * np.int64(config_map[config]) + data[low]]])
+        if target < 0 or flags[target] & PLAIN:
+            break
+        config = target
+        low += 1
+    return config, low
+
+
+@jit(_int(arena_type, _int, _bytes, _int, _int))
+def step_range(arena, config, data, low, high):
+    """The configuration after ``data[low:high]``, or DEAD."""
+    while True:
+        config, low = _follow_known(
+            config, data, low, high, arena.next, arena.map_class, arena.config_flags, arena.config_row,
+            arena.config_map,
+        )  # fmt: skip
+        if low == high or config == DEAD:
+            return config
+        config = step_true(arena, config, np.int64(data[low]))
+        low += 1
+
+
+@jit(_int(arena_type, _int, types.uint8[::1]))
+def step_bytes(arena, config, data):
+    """The configuration after ``data``, or DEAD."""
+    return step_range(arena, config, data, 0, data.size)
+
+
+@jit(types.boolean(arena_type, _int, _int))
+def in_set(arena, number, token):
+    """Whether ``token`` is in token set ``number`` (ids ascend)."""
+    low = np.int64(arena.set_offsets[number])
+    high = np.int64(arena.set_offsets[number + 1])
+    while low < high:
+        middle = (low + high) >> 1
+        if arena.set_tokens[middle] < token:
+            low = middle + 1
+        else:
+            high = middle
+    return low < arena.set_offsets[number + 1] and arena.set_tokens[low] == token
+
+
+@jit(_int(arena_type, _int, _int))
+def step_token(arena, config, token):
+    """The configuration after ``token``, as text and as a special token; DEAD if neither is allowed."""
+    spelt = DEAD
+    low = arena.token_offsets[token]
+    high = arena.token_offsets[token + 1]
+    if high > low:
+        spelt = step_range(arena, config, arena.token_data, low, high)
+    if arena.tok_count == 0 or config <= 1:
+        return spelt
+    begin(arena)
+    for item in range(arena.config_offsets[config], arena.config_offsets[config + 1]):
+        state = arena.item_state[item]
+        for k in range(arena.tok_offsets[state], arena.tok_offsets[state + 1]):
+            if in_set(arena, np.int64(arena.tok_set[k]), token):
+                add(arena, np.int64(arena.tok_target[k]), np.int64(arena.item_stack[item]))
+    if arena.work_count == 0:
+        return spelt
+    flags = np.int64(0)
+    tape = np.int64(arena.config_tape[config])
+    if spelt != DEAD:
+        flags = np.int64(arena.config_flags[spelt]) & (FINAL | ESCAPE)
+        tape = np.int64(arena.config_tape[spelt])
+        for item in range(arena.config_offsets[spelt], arena.config_offsets[spelt + 1]):
+            add(arena, np.int64(arena.item_state[item]), np.int64(arena.item_stack[item]))
+    arena.tape = tape
+    return finish(arena, flags)

@@ -1,0 +1,59 @@
+"""A configuration's finished row of bits: the mask of its plain twin, corrected, with the stop tokens."""
+
+# Compiled functions have numba signatures instead of annotations.
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from vllm_guided.numba_setup import jit
+from vllm_guided.runtime.arena import FINAL, TERMINATED, arena_type, copy_into, fill_with
+from vllm_guided.runtime.configurations import plain
+from vllm_guided.runtime.corrections import find_cut
+from vllm_guided.runtime.masks import any_bit, mask_of
+
+_int = types.int64
+
+
+@jit(types.boolean(arena_type, _int, types.int32[:, ::1], _int))
+def fill_row(arena, config, bitmask, place):
+    """Write the mask of ``config`` to ``bitmask[place]``, words beyond the vocabulary as 0.
+
+    Returns whether any token is allowed.
+    """
+    row = bitmask[place]
+    words = arena.words
+    if config <= 1:
+        fill_with(row, 0, row.size, 0)
+        if config == TERMINATED:
+            for token in arena.stop_tokens:
+                row[token >> 5] |= np.int32(1) << np.int32(token & 31)
+        return config == TERMINATED
+    number = mask_of(arena, plain(arena, config))
+    source = np.int64(arena.mask_row[number])
+    if source >= 0:
+        copy_into(row, 0, arena.rows, source * words, words)
+        fill_with(row, words, row.size - words, 0)
+    else:
+        fill_with(row, 0, row.size, 0)
+    ids = arena.ids
+    first = np.int64(arena.mask_ids[number])
+    for k in range(first, first + np.int64(arena.mask_id_count[number])):
+        token = ids[k]
+        row[token >> 5] |= np.int32(1) << np.int32(token & 31)
+    cut = np.int64(0)
+    if arena.distinct_count > 0:
+        if arena.config_cut_count[config] < 0:
+            find_cut(arena, config)
+        ids = arena.ids
+        first = np.int64(arena.config_cut[config])
+        cut = np.int64(arena.config_cut_count[config])
+        for k in range(first, first + cut):
+            row[ids[k] >> 5] &= ~(np.int32(1) << np.int32(ids[k] & 31))
+    if arena.config_flags[config] & FINAL:
+        for token in arena.stop_tokens:
+            row[token >> 5] |= np.int32(1) << np.int32(token & 31)
+        return True
+    return any_bit(row, 0, words) if cut else arena.mask_any[number] != 0

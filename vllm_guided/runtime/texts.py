@@ -1,0 +1,174 @@
+"""Texts of items that must be distinct, as one interned integer each, and lists of those that were used.
+
+A text is its parent and one more byte, so the texts form one trie (text 0 is empty). White space outside
+double quotes is left out: it does not make JSON values differ. A list of used texts is a linked list.
+"""
+
+# Compiled functions have numba signatures instead of annotations.
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from vllm_guided.numba_setup import jit
+from vllm_guided.runtime.arena import arena_type, with_room
+from vllm_guided.runtime.stacks import mixed
+
+_int = types.int64
+_bool = types.boolean
+
+EMPTY = 0
+#: Where a text ends: outside double quotes, inside them, behind a backslash inside them.
+OUTSIDE, INSIDE, ESCAPED = 0, 1, 2
+
+
+@jit(_bool(arena_type, _int, _int))
+def is_blank(arena, text, byte):
+    """Whether ``byte`` after ``text`` is white space that does not count."""
+    return arena.text_quoting[text] == OUTSIDE and (byte == 32 or byte == 10 or byte == 9 or byte == 13)
+
+
+@jit(types.void(arena_type))
+def _rehash_texts(arena):
+    table = np.full(2 * arena.text_table.size, -1, np.int32)
+    size = np.uint64(table.size - 1)
+    for text in range(1, arena.text_count):
+        slot = np.int64(mixed(np.int64(arena.text_parent[text]), np.int64(arena.text_byte[text])) & size)
+        while table[slot] >= 0:
+            slot = (slot + 1) & np.int64(size)
+        table[slot] = text
+    arena.text_table = table
+
+
+@jit(_int(arena_type, _int, _int))
+def longer(arena, text, byte):
+    """``text`` and one more byte."""
+    if is_blank(arena, text, byte):
+        return text
+    size = np.uint64(arena.text_table.size - 1)
+    slot = np.int64(mixed(text, byte) & size)
+    while arena.text_table[slot] >= 0:
+        found = np.int64(arena.text_table[slot])
+        if arena.text_parent[found] == text and arena.text_byte[found] == byte:
+            return found
+        slot = (slot + 1) & np.int64(size)
+    made = arena.text_count
+    arena.text_parent = with_room(arena.text_parent, made + 1)
+    arena.text_byte = with_room(arena.text_byte, made + 1)
+    arena.text_quoting = with_room(arena.text_quoting, made + 1)
+    arena.text_length = with_room(arena.text_length, made + 1)
+    arena.text_parent[made] = text
+    arena.text_byte[made] = byte
+    arena.text_length[made] = arena.text_length[text] + 1
+    quoting = arena.text_quoting[text]
+    after = quoting
+    if quoting == OUTSIDE:
+        if byte == 34:
+            after = INSIDE
+    elif quoting == ESCAPED:
+        after = INSIDE
+    elif byte == 34:
+        after = OUTSIDE
+    elif byte == 92:
+        after = ESCAPED
+    arena.text_quoting[made] = after
+    arena.text_count = made + 1
+    arena.text_table[slot] = made
+    if 2 * (made + 1) > arena.text_table.size:
+        _rehash_texts(arena)
+    return made
+
+
+@jit(_int(arena_type, _int, _int))
+def text_from(arena, tape, start):
+    """The text of ``tape`` from its byte number ``start`` on."""
+    if start == 0:
+        return tape
+    count = np.int64(arena.text_length[tape]) - start
+    data = np.empty(max(count, 1), np.uint8)
+    for k in range(count - 1, -1, -1):
+        data[k] = arena.text_byte[tape]
+        tape = np.int64(arena.text_parent[tape])
+    text = np.int64(EMPTY)
+    for k in range(count):
+        text = longer(arena, text, np.int64(data[k]))
+    return text
+
+
+@jit(_int(arena_type, _int, _int))
+def used_and(arena, used, text):
+    """The list ``used`` with ``text`` as well."""
+    size = np.uint64(arena.used_table.size - 1)
+    slot = np.int64(mixed(used, text) & size)
+    while arena.used_table[slot] >= 0:
+        found = np.int64(arena.used_table[slot])
+        if arena.used_parent[found] == used and arena.used_text[found] == text:
+            return found
+        slot = (slot + 1) & np.int64(size)
+    made = arena.used_count
+    arena.used_parent = with_room(arena.used_parent, made + 1)
+    arena.used_text = with_room(arena.used_text, made + 1)
+    arena.used_parent[made] = used
+    arena.used_text[made] = text
+    arena.used_count = made + 1
+    arena.used_table[slot] = made
+    if 2 * (made + 1) > arena.used_table.size:
+        table = np.full(2 * arena.used_table.size, -1, np.int32)
+        size = np.uint64(table.size - 1)
+        for number in range(1, made + 1):
+            slot = np.int64(
+                mixed(np.int64(arena.used_parent[number]), np.int64(arena.used_text[number])) & size
+            )
+            while table[slot] >= 0:
+                slot = (slot + 1) & np.int64(size)
+            table[slot] = number
+        arena.used_table = table
+    return made
+
+
+@jit(_bool(arena_type, _int, _int))
+def is_used(arena, used, text):
+    """Whether ``text`` is in the list."""
+    while used > 0:
+        if arena.used_text[used] == text:
+            return True
+        used = np.int64(arena.used_parent[used])
+    return False
+
+
+@jit(_int(arena_type, _int, _int))
+def _next_byte(arena, whole, text):
+    """The byte of ``whole`` behind its beginning ``text``; -1 if it does not begin so or is no longer."""
+    more = np.int64(arena.text_length[whole]) - np.int64(arena.text_length[text])
+    if more <= 0:
+        return np.int64(-1)
+    for _ in range(more - 1):
+        whole = np.int64(arena.text_parent[whole])
+    if arena.text_parent[whole] != text:
+        return np.int64(-1)
+    return np.int64(arena.text_byte[whole])
+
+
+@jit(_bool(arena_type, _int, _int))
+def begins_used(arena, used, text):
+    """Whether ``text`` is the beginning, or all, of a text in the list."""
+    while used > 0:
+        whole = np.int64(arena.used_text[used])
+        if whole == text or _next_byte(arena, whole, text) >= 0:
+            return True
+        used = np.int64(arena.used_parent[used])
+    return False
+
+
+@jit(types.void(arena_type, _int, _int, types.uint8[::1]))
+def next_bytes(arena, used, text, found):
+    """Set ``found[byte]`` to 1 for each byte that follows ``text`` in a text of the list, others to 0."""
+    for byte in range(256):
+        found[byte] = 0
+    while used > 0:
+        byte = _next_byte(arena, np.int64(arena.used_text[used]), text)
+        if byte >= 0:
+            found[byte] = 1
+        used = np.int64(arena.used_parent[used])

@@ -49,12 +49,10 @@ def bag_arrays(bags: list[BagRule], productive: npt.NDArray[np.bool_]) -> dict[s
         for own in bag.required:
             bits |= 1 << (WANTED_BITS + own)
         required.extend(bits >> (64 * word) & ((1 << 64) - 1) for word in range(count))
-    column = np.array(
-        [(*member[:5], member.first, member.last) for member in members], np.int32
-    ).reshape(len(members), 7)
-    arrays = {
-        name: np.ascontiguousarray(column[:, place]) for place, name in enumerate(MEMBER_ARRAYS)
-    }
+    column = np.array([(*member[:5], member.first, member.last) for member in members], np.int32).reshape(
+        len(members), 7
+    )
+    arrays = {name: np.ascontiguousarray(column[:, place]) for place, name in enumerate(MEMBER_ARRAYS)}
     return arrays | {
         "bag_rule": np.array([bag.rule for bag in bags], np.int32),
         "bag_separator": np.array([bag.separator for bag in bags], np.int32),

@@ -314,7 +314,9 @@ class _Builder:
         group = {own: number for number, own in enumerate(owns)}
         flags = sorted(bag.required - group.keys())
         if len(flags) > ir.MAX_WANTED:
-            raise ConstraintTooComplex(f"more than {ir.MAX_WANTED} kinds of members are asked for at one place")
+            raise ConstraintTooComplex(
+                f"more than {ir.MAX_WANTED} kinds of members are asked for at one place"
+            )
         bit = {flag: 1 << number for number, flag in enumerate(flags)}
         members = []
         for entry in bag.entries:

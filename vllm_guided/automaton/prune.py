@@ -45,7 +45,8 @@ def without_symbols(automaton: Automaton, removed: set[int]) -> Automaton:
     tokens = kept_tokens & alive[automaton.token_target]
     members = np.array(
         [
-            _rule_alive(automaton, int(rule), alive) and (rest < 0 or _rule_alive(automaton, int(rest), alive))
+            _rule_alive(automaton, int(rule), alive)
+            and (rest < 0 or _rule_alive(automaton, int(rest), alive))
             for rule, rest in zip(automaton.member_rule, automaton.member_rest, strict=True)
         ],
         dtype=bool,

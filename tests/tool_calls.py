@@ -1,7 +1,7 @@
 """Tool calls written by hand in each model's own format, for the tags that vLLM's registry builds.
 
-``CALLS[model](name, arguments)`` is one call of a tool; what stands before it, and where a model thinks, is in
-the other tables.
+``CALLS[model](name, arguments)`` is one call of a tool; what stands before it, and where a model thinks, is
+in the other tables.
 """
 
 from __future__ import annotations

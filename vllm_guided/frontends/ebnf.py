@@ -36,20 +36,25 @@ def ebnf_grammar(text: str, root: str = "root") -> ir.Grammar:
     """
     text = text.removeprefix("\ufeff")
     if len(text) > MAX_TEXT:
-        raise ConstraintTooComplex(f"an EBNF grammar has at most {MAX_TEXT:,} characters")
+        raise ConstraintTooComplex(
+            f"an EBNF grammar has at most {MAX_TEXT:,} characters; leave out what the root does not need"
+        )
     try:
         return _convert(text, root)
     except UnicodeEncodeError:
         raise half_a_pair(text) from None
     except RecursionError:
-        raise ConstraintTooComplex("the grammar is nested too deeply", where="line 1, column 1") from None
+        raise ConstraintTooComplex(
+            "the grammar is nested too deeply; give inner parts rules of their own", where="line 1, column 1"
+        ) from None
 
 
 def _convert(text: str, root: str) -> ir.Grammar:
     parsed = Parser(text).parse()
     if root not in parsed.bodies:
         raise InvalidConstraint(
-            f"there is no rule {root!r} to start from; there are {', '.join(list(parsed.bodies)[:5])}",
+            f"there is no rule {root!r} to start from; name one of these so:"
+            f" {', '.join(list(parsed.bodies)[:5])}",
             where="line 1, column 1",
         )
     bodies = dict(parsed.bodies)

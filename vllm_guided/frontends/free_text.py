@@ -37,7 +37,8 @@ class PatternAutomaton:
                     following = children[state][symbol] = len(children)
                     if following >= MAX_STATES:
                         raise ConstraintTooComplex(
-                            f"triggers and excluded strings are together longer than {MAX_STATES} characters"
+                            f"triggers and excluded strings are together longer than {MAX_STATES} characters;"
+                            " shorten them"
                         )
                     children.append({})
                     self.matches.append(frozenset())
@@ -98,7 +99,10 @@ def _check(patterns: Sequence[str], what: str) -> None:
         if not pattern:
             raise InvalidConstraint(f"an empty string cannot be a {what}; leave it out")
         if any(0xD800 <= ord(char) <= 0xDFFF for char in pattern):
-            raise InvalidConstraint(f"the {what} {pattern!r} contains a lone surrogate, which no output can")
+            raise InvalidConstraint(
+                f"the {what} {pattern!r} contains a lone surrogate, which no output can;"
+                " write the whole character"
+            )
 
 
 def dispatch(spec: Dispatch) -> ir.Node:

@@ -27,5 +27,5 @@ def offset_of(text: str, line: int, column: int) -> int:
 def half_a_pair(text: str) -> InvalidConstraint:
     """The error for a lone surrogate, placed at the first one in ``text`` if it stands there as it is."""
     offset = next((place for place, char in enumerate(text) if 0xD800 <= ord(char) <= 0xDFFF), 0)
-    message = "the constraint contains half a surrogate pair, which no output can"
+    message = "the constraint contains half a surrogate pair, which no output can; write the whole character"
     return InvalidConstraint(message, where=line_and_column(text, offset) if text else "")

@@ -46,15 +46,17 @@ def structural_tag_grammar(
         except InvalidConstraint:
             raise
         except ValueError as error:
-            raise InvalidConstraint(f"the structural tag is not JSON: {error}") from None
+            raise InvalidConstraint(
+                f"the structural tag is not JSON: {error}; write one JSON object"
+            ) from None
         except RecursionError:
-            raise ConstraintTooComplex("the structural tag is nested too deeply") from None
+            raise ConstraintTooComplex("the structural tag is nested too deeply; flatten it") from None
     try:
         return _convert(obj, Formats(any_whitespace, additional_properties, property_order))
     except UnicodeEncodeError:
         raise half_a_pair("") from None
     except RecursionError:
-        raise ConstraintTooComplex("the structural tag is nested too deeply") from None
+        raise ConstraintTooComplex("the structural tag is nested too deeply; flatten it") from None
 
 
 def _convert(obj: Any, formats: Formats) -> ir.Grammar:
@@ -92,9 +94,13 @@ def _present_form(fields: Fields) -> dict[str, Any]:
             try:
                 schema = json.loads(schema, object_pairs_hook=members)
             except RecursionError:
-                raise ConstraintTooComplex("the schema is nested too deeply", where=structure.where) from None
+                raise ConstraintTooComplex(
+                    "the schema is nested too deeply; flatten it", where=structure.where
+                ) from None
             except ValueError as error:
-                raise structure.fail(f"the schema is not JSON: {error}", "schema") from None
+                raise structure.fail(
+                    f"the schema is not JSON: {error}; give an object, or its JSON text", "schema"
+                ) from None
         content = {"type": "json_schema", "json_schema": schema}
         tags.append({"begin": structure.string("begin"), "content": content, "end": structure.string("end")})
         structure.close()

@@ -16,6 +16,7 @@ _REFUSED = {
     "max_tokens": "counts tokens, which a grammar over text cannot; use max_chars",
     "temperature": "changes sampling, which this package never does; set it in the request",
 }
+KNOWN = ", ".join(sorted(_HARMLESS | {"lazy", "max_chars"}))
 
 
 def applied(
@@ -34,9 +35,9 @@ def applied(
         if key in _REFUSED:
             raise UnsupportedConstraint(f"the attribute {key} {_REFUSED[key]}")
         if key not in _HARMLESS and key not in ("lazy", "max_chars"):
-            raise UnsupportedConstraint(f"the attribute {key} is not known")
+            raise UnsupportedConstraint(f"the attribute {key} is not known; known are {KNOWN}")
         if key == "lazy" and value is not True:
-            raise InvalidConstraint("lazy takes no value")
+            raise InvalidConstraint("lazy takes no value; write [lazy]")
     if "lazy" in attributes:
         body = regular.node(regular.shortest(regular.dfa(regular_body(name, bodies, asserting))))
     if "max_chars" in attributes:
@@ -74,7 +75,9 @@ class _Inliner:
                 "write the part that matters without recursion"
             )
         if under_way and name in self.asserting:
-            raise UnsupportedConstraint(f"{self.what} cannot use {name}, which has a look-ahead of its own")
+            raise UnsupportedConstraint(
+                f"{self.what} cannot use {name}, which has a look-ahead of its own; use a rule without one"
+            )
         self.spend(name)
         edges: list[tuple[int, ir.Node, int]] = []
         body = self.bodies[name]
@@ -98,9 +101,9 @@ class _Inliner:
             case ir.Ref(name):
                 return self.rule(name, under_way)
             case ir.SpecialToken():
-                raise UnsupportedConstraint(f"{self.what} cannot hold special tokens")
-            case ir.Bag():
-                raise UnsupportedConstraint(f"{self.what} cannot hold members that come in any order")
+                raise UnsupportedConstraint(
+                    f"{self.what} cannot hold special tokens; leave them to the rules around it"
+                )
             case ir.Sequence(items):
                 return ir.sequence(*(self.inline(item, under_way) for item in items))
             case ir.Choice(options):
@@ -113,4 +116,4 @@ class _Inliner:
                 )
                 return ir.Graph(moved, accepting, start)
             case _:
-                return node
+                return node  # no part of a grammar's text makes an ir.Bag

@@ -91,12 +91,12 @@ class Lexer:
             if self.source.startswith(operator, position):
                 return Lexeme(operator, operator, position, position + len(operator))
         if char == "'":
-            raise self.fail("strings stand in double quotes", position)
+            raise self.fail("a string stands in double quotes, not in single ones", position)
         if self.source.startswith(":=", position) or char == ":":
             raise self.fail(
                 "a rule is written name ::= ...; for Lark's name: ..., say that it is Lark", position
             )
-        raise self.fail(f"{char!r} is not expected here", position)
+        raise self.fail(f"{char!r} is not expected here; text stands in double quotes", position)
 
     def escape(self, position: int, also: str) -> tuple[str, int]:
         """The character a backslash at ``position`` stands for, and the offset behind it."""
@@ -108,7 +108,7 @@ class Lexer:
                 raise self.fail(f"\\{char} is followed by {most} hexadecimal digits", position)
             code = int(match.group(), 16)
             if code > ir.MAX_CODE_POINT:
-                raise self.fail(f"{code:#x} is not a code point", position)
+                raise self.fail(f"{code:#x} is not a code point; the last one is 10ffff", position)
             if 0xD800 <= code <= 0xDBFF and self.source.startswith("\\u", match.end()):
                 low, end = self.escape(match.end(), also)
                 if 0xDC00 <= ord(low) <= 0xDFFF:
@@ -118,7 +118,7 @@ class Lexer:
             return _SIMPLE[char], position + 2
         if char and char in also:
             return char, position + 2
-        raise self.fail(f"the escape \\{char} is not known", position)
+        raise self.fail(f"the escape \\{char} is not known; a backslash itself is written \\\\", position)
 
     def string(self, start: int) -> Lexeme:
         parts: list[str] = []
@@ -138,7 +138,7 @@ class Lexer:
             parts.append(char)
         value = "".join(parts)
         if any(0xD800 <= ord(char) <= 0xDFFF for char in value):
-            raise self.fail("the string contains half a surrogate pair", start)
+            raise self.fail("the string contains half a surrogate pair; write the whole character", start)
         return Lexeme("string", value, start, position + 1)
 
     def char_class(self, start: int) -> Lexeme:
@@ -150,7 +150,10 @@ class Lexer:
         while True:
             char = self.source[position : position + 1]
             if char in ("", "\n", "\r"):
-                raise self.fail("the character class has no closing ] on its line", start)
+                raise self.fail(
+                    'the character class has no closing ] on its line; a [ outside of one is written "["',
+                    start,
+                )
             if char == "]" and not first:
                 break
             if char == "]":
@@ -160,7 +163,9 @@ class Lexer:
             if self.source.startswith("-", position) and not self.source.startswith("-]", position):
                 high, position = self.member(position + 1)
                 if high < low:
-                    raise self.fail("the range in the class is the wrong way round", start)
+                    raise self.fail(
+                        f"the range in the class is the wrong way round; write {chr(high)}-{chr(low)}", start
+                    )
             ranges.append((low, high))
             first = False
         return Lexeme("class", _negated(ranges) if negated else ir.char_set(ranges), start, position + 1)
@@ -176,7 +181,10 @@ class Lexer:
             char, position = self.escape(position, "\\\"'?/[]-^.*+(){}|$")
             return ord(char), position
         if char in ("", "\n", "\r"):
-            raise self.fail("the character class has no closing ] on its line", position)
+            raise self.fail(
+                'the character class has no closing ] on its line; a [ outside of one is written "["',
+                position,
+            )
         return ord(char), position + 1
 
 

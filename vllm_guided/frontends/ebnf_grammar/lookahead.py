@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint, UnsupportedConstraint
+from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
 from vllm_guided.frontends import regular
 from vllm_guided.frontends.embedding import references
 from vllm_guided.frontends.utf8 import utf8_sequences
 from vllm_guided.grammar import ir
 
-MAX_WORK = 200_000
+MAX_WORK = 40_000
 
 Open = frozenset[tuple[str, int]]
 """The obligations that are open: the rule that asked, and the state of its assertion's automaton."""
@@ -197,8 +197,6 @@ class _Product:
                 self.add_repeat(item, minimum, maximum, source, target)
             case ir.Graph():
                 self.add_graph(node, source, target)
-            case ir.Bag():
-                raise UnsupportedConstraint("a look-ahead cannot go over members that come in any order")
             case _:
                 raise TypeError(f"no look-ahead over {type(node).__name__}")
 

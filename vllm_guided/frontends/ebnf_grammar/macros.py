@@ -30,7 +30,7 @@ def expand(name: str, values: list[Any], options: dict[str, Any]) -> ir.Node:
         case "Substring":
             _known(name, options, ())
             if not all(isinstance(value, str) for value in values):
-                raise InvalidConstraint("Substring takes strings")
+                raise InvalidConstraint('Substring takes strings, as in Substring("a", "b")')
             return substring_node(values)
         case "TagDispatch":
             return _tag_dispatch(values, options)
@@ -42,19 +42,19 @@ def expand(name: str, values: list[Any], options: dict[str, Any]) -> ir.Node:
         case "AnyText":
             _known(name, options, ("excludes",))
             return free_text.text_without(_strings(options.get("excludes", ())))
-    raise UnsupportedConstraint(f"the macro {name} is not known")
+    raise AssertionError(f"{name} is among the macros, but is not expanded")
 
 
 def _known(name: str, options: dict[str, Any], known: tuple[str, ...]) -> None:
     for key in options:
         if key not in known:
-            raise UnsupportedConstraint(f"{name} has no option {key}")
+            raise UnsupportedConstraint(f"{name} has no option {key}; it has {', '.join(known) or 'none'}")
 
 
 def _strings(value: Any) -> list[str]:
     values = value if isinstance(value, tuple) else (value,)
     if not all(isinstance(item, str) for item in values):
-        raise InvalidConstraint("a list of strings is expected here")
+        raise InvalidConstraint('a list of strings is expected here, as in ("a", "b")')
     return list(values)
 
 
@@ -71,7 +71,7 @@ def _regex(values: list[Any], options: dict[str, Any]) -> ir.Node:
 
     _known("Regex", options, ("flags", "json_string"))
     if len(values) != 1 or not isinstance(values[0], str):
-        raise InvalidConstraint("Regex takes one string")
+        raise InvalidConstraint('Regex takes one string, as in Regex("a+")')
     flags = options.get("flags", "s")
     if not isinstance(flags, str) or set(flags) - set("isu"):
         raise UnsupportedConstraint("the flags of Regex are made of i, s and u")
@@ -96,16 +96,18 @@ def tokens(values: list[Any] | tuple[Any, ...], *, negated: bool) -> ir.Node:
     names = frozenset(value for value in values if isinstance(value, str))
     ids = tuple((value, value) for value in values if isinstance(value, int) and not isinstance(value, bool))
     if len(names) + len(ids) != len(set(values)) or any(low < 0 for low, _ in ids):
-        raise InvalidConstraint("tokens are given by id (a number) or by name (a string)")
+        raise InvalidConstraint(
+            "a token is given by its id, a number from 0, or by its name, a string; each once"
+        )
     if not values and not negated:
-        raise InvalidConstraint("at least one token is expected here")
+        raise InvalidConstraint("at least one token is expected here, as in Token(5)")
     return ir.SpecialToken(names, ids, negated)
 
 
 def _pairs(name: str, values: list[Any]) -> list[tuple[Any, ir.Ref]]:
     for value in values:
         if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[1], ir.Ref):
-            raise InvalidConstraint(f"{name} takes pairs (trigger, rule)")
+            raise InvalidConstraint(f"{name} takes pairs (trigger, rule), the rule by its name")
     return [(value[0], value[1]) for value in values]
 
 
@@ -113,7 +115,7 @@ def _tag_dispatch(values: list[Any], options: dict[str, Any]) -> ir.Node:
     _known("TagDispatch", options, ("loop_after_dispatch", "excludes"))
     pairs = _pairs("TagDispatch", values)
     if not all(isinstance(trigger, str) for trigger, _ in pairs):
-        raise InvalidConstraint("the triggers of TagDispatch are strings")
+        raise InvalidConstraint("the triggers of TagDispatch are strings; for tokens use TokenTagDispatch")
     loop = _boolean(options, "loop_after_dispatch", True)
     return free_text.dispatch(free_text.Dispatch(pairs, _strings(options.get("excludes", ())), loop))
 
@@ -125,7 +127,9 @@ def _token_tag_dispatch(values: list[Any], options: dict[str, Any]) -> ir.Node:
     excludes = excludes if isinstance(excludes, tuple) else (excludes,)
     overlap = {trigger for trigger, _ in pairs} & set(excludes)
     if overlap:
-        raise InvalidConstraint(f"{min(map(str, overlap))} is a trigger and excluded")
+        raise InvalidConstraint(
+            f"{min(map(str, overlap))} is a trigger and excluded; leave it out of excludes"
+        )
     loop = _boolean(options, "loop_after_dispatch", True)
     return token_dispatch(pairs, excludes, loop=loop)
 

@@ -51,13 +51,14 @@ class Parser:
         """All rules of the text."""
         self.lexemes = self.lexer_tokens()
         if len(self.lexemes) == 1:
-            raise self.fail("the grammar has no rules", self.lexemes[0])
+            raise self.fail("the grammar has no rules; write one as root ::= ...", self.lexemes[0])
         while self.here.kind != "end":
             self.rule()
         for name, offset in self.result.references.items():
             if name not in self.result.bodies:
                 raise InvalidConstraint(
-                    f"the rule {name} is used but not defined", where=line_and_column(self.source, offset)
+                    f"the rule {name} is used but not defined; add {name} ::= ...",
+                    where=line_and_column(self.source, offset),
                 )
         return self.result
 
@@ -105,9 +106,9 @@ class Parser:
             position = self.lexer.skip(key.end)
             value: Any = True
             if key.kind != "name":
-                raise self.lexer.fail("an attribute begins with its name", key.start)
+                raise self.lexer.fail("an attribute begins with its name, as in [lazy]", key.start)
             if key.value in found:
-                raise self.lexer.fail(f"the attribute {key.value} is given twice", key.start)
+                raise self.lexer.fail(f"the attribute {key.value} is given twice; keep one", key.start)
             if self.source.startswith("=", position):
                 token = self.lexer.token(self.lexer.skip(position + 1))
                 if token.kind not in ("string", "number", "name"):
@@ -149,7 +150,7 @@ class Parser:
         self.take()
         name, attributes = token.value
         if name in self.result.bodies:
-            raise self.fail(f"the rule {name} is defined twice", token)
+            raise self.fail(f"the rule {name} is defined twice; join the two with |", token)
         if self.here.kind in ("header", "end"):
             raise self.fail(f'the rule {name} has no body; the empty string is written ""', token)
         self.result.places[name] = token.start
@@ -159,7 +160,10 @@ class Parser:
             self.result.assertions[name] = self.choice()
             self.take(")")
         if self.here.kind not in ("header", "end"):
-            raise self.fail(f"{self.shown(self.here)} is not expected here", self.here)
+            raise self.fail(
+                f"{self.shown(self.here)} is not expected here, where the rule has ended; leave it out",
+                self.here,
+            )
         self.result.bodies[name] = body
         if attributes:
             self.result.attributes[name] = attributes
@@ -197,7 +201,10 @@ class Parser:
             case "count":
                 low, high = token.value
                 if high is not None and high < low:
-                    raise self.fail(f"the repetition {low} to {high} is the wrong way round", token)
+                    raise self.fail(
+                        f"the repetition {low} to {high} is the wrong way round; write {{{high},{low}}}",
+                        token,
+                    )
                 if max(low, high or 0) > MAX_COUNT:
                     raise self.fail(f"a repetition count is at most {MAX_COUNT:,}", token)
                 item = ir.Repeat(item, low, high)
@@ -238,7 +245,9 @@ class Parser:
                     return self.macro(token)
                 self.result.references.setdefault(token.value, token.start)
                 return ir.Ref(token.value)
-        raise self.fail(f"{self.shown(token)} is not expected here", token)
+        raise self.fail(
+            f"{self.shown(token)} is not expected here; a string, a class, a name or ( can stand here", token
+        )
 
     def macro(self, name: Lexeme) -> ir.Node:
         values, options = self.arguments()
@@ -257,7 +266,7 @@ class Parser:
             if self.here.kind == "name" and self.lexemes[self.position + 1].kind == "=":
                 key = self.take()
                 if key.value in options:
-                    raise self.fail(f"the option {key.value} is given twice", key)
+                    raise self.fail(f"the option {key.value} is given twice; keep one", key)
                 self.take("=")
                 options[key.value] = self.argument()
             else:
@@ -285,13 +294,18 @@ class Parser:
                 self.position -= 1
                 self.depth += 1
                 if self.depth > MAX_DEPTH:
-                    raise self.fail("the arguments are nested too deeply", token)
+                    raise self.fail(
+                        "the arguments are nested too deeply; write them without needless parentheses", token
+                    )
                 values, options = self.arguments()
                 self.depth -= 1
                 if options:
-                    raise self.fail("a list of values is expected here", token)
+                    raise self.fail("a list of values is expected here, without name=value in it", token)
                 return tuple(values)
-        raise self.fail(f"{self.shown(token)} is not an argument", token)
+        raise self.fail(
+            f"{self.shown(token)} is not an argument: give a string, a number, true, false, a name or (...)",
+            token,
+        )
 
 
 def _parts(token: Lexeme, defined: set[str]) -> list[Lexeme]:

@@ -61,7 +61,8 @@ def regex_grammar(pattern: str, *, dialect: str = "python", flags: str = "") -> 
     node = regex_node(pattern, dialect=dialect, flags=flags)
     if node == ir.NOTHING:
         raise InvalidConstraint(
-            "no text matches the whole pattern: a lookaround or anchor in it contradicts the rest",
+            "no text matches the whole pattern: a lookaround or anchor in it contradicts the rest;"
+            " take it out",
             where="regex",
         )
     return ir.Grammar({"start": ir.Rule(node)}, "start")

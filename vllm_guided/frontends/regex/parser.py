@@ -283,10 +283,10 @@ class _Parser(Escapes):
         if "u" in on:
             on = on.replace("u", "")
             if "a" in on:
-                self.invalid("flags a and u exclude one another", start)
+                self.invalid("flags a and u exclude one another: keep one", start)
             off += "a"
         if set(on) & set(off):
-            self.invalid("a flag both on and off", start)
+            self.invalid("a flag both on and off: keep one", start)
         if character == ":":
             self.flags = (self.flags | frozenset(on)) - frozenset(off)
             return ":"

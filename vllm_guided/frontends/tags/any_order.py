@@ -88,20 +88,21 @@ class AnyOrder:
         colon = ir.sequence(blank, ir.text(":"), blank)
         undeclared = [name for name in required if name not in properties]
         declared = {**properties, **dict.fromkeys(undeclared, inner)}
-        members = {
-            name: ir.sequence(ir.text(json.dumps(name, ensure_ascii=False)), colon, self.node(value))
-            for name, value in declared.items()
-            if not any(word in json.dumps(name, ensure_ascii=False) for word in self.values.excludes)
-        }
+        spelled = {name: json.dumps(name, ensure_ascii=False) for name in declared}
         for name in required:
-            if name not in members:
-                raise InvalidConstraint(
-                    f"the required property {name!r} contains an excluded string; leave that out of excludes"
-                )
             if name in undeclared and inner is False:
                 raise InvalidConstraint(
                     f"the required property {name!r} is not declared, and the object is closed; declare it"
                 )
+            if self.is_excluded(spelled[name]):
+                raise InvalidConstraint(
+                    f"the required property {name!r} contains an excluded string; leave that out of excludes"
+                )
+        members = {
+            name: ir.sequence(ir.text(spelled[name]), colon, self.node(value))
+            for name, value in declared.items()
+            if not self.is_excluded(spelled[name])
+        }
         other = None
         if inner is not False:
             name = self.values.filtered(name_node(strings.ANY, tuple(declared)))
@@ -109,6 +110,10 @@ class AnyOrder:
         separator = ir.sequence(blank, ir.text(","), blank)
         body = in_any_order(members, required, other, separator)
         return ir.sequence(ir.text("{"), blank, body, blank, ir.text("}"))
+
+    def is_excluded(self, text: str) -> bool:
+        """Whether an excluded string occurs in the text."""
+        return any(word in text for word in self.values.excludes)
 
     def closes(self, schema: dict[str, Any]) -> bool:
         """Whether an object that does not say so is closed."""

@@ -43,7 +43,10 @@ def without(grammar: ir.Grammar, words: list[str]) -> ir.Grammar:
     first = 0
     for word in words:
         if set(word) <= _OUTSIDE or set(word) & set('"\\') or min(word) < " ":
-            raise UnsupportedConstraint(f"excluding {word!r} from JSON is not supported")
+            raise UnsupportedConstraint(
+                f"excluding {word!r} from JSON is not supported: exclude what can stand"
+                " in strings only, without quotes"
+            )
         first |= 1 << word.encode()[0]
     beginnings = ir.choice(*(ir.text(word[:size]) for word in words for size in range(1, len(word))))
     keep = free_text.text_without(words)

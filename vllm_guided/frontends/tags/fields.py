@@ -32,7 +32,7 @@ class Fields:
         self.read.add(field)
         value = self.value.get(field, default)
         if value is _MISSING:
-            raise self.fail(f"{self.what} has no field {field!r}")
+            raise self.fail(f"{self.what} lacks the field {field!r}; add it")
         return value
 
     def string(self, field: str, default: Any = _MISSING) -> str:
@@ -67,7 +67,7 @@ class Fields:
         if not isinstance(value, list | tuple):
             raise self.fail("an array is expected here", field)
         if not value and not empty:
-            raise self.fail("the array is empty", field)
+            raise self.fail("the array is empty; give at least one element", field)
         return list(value)
 
     def strings(self, field: str, default: Any = _MISSING, *, empty: bool = False) -> list[str]:
@@ -82,7 +82,9 @@ class Fields:
         """Refuse fields nobody read, unless they are null."""
         for field, value in self.value.items():
             if field not in self.read and value is not None:
-                raise UnsupportedConstraint(f"{self.what} has no field {field!r}", where=self.where)
+                raise UnsupportedConstraint(
+                    f"{self.what} has no field {field!r}; leave it out", where=self.where
+                )
 
 
 def text(value: str, where: str) -> str:
@@ -90,7 +92,9 @@ def text(value: str, where: str) -> str:
     try:
         return value.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
-        raise InvalidConstraint("the string contains half a surrogate pair", where=where) from None
+        raise InvalidConstraint(
+            "the string contains half a surrogate pair; write the whole character", where=where
+        ) from None
 
 
 def pointer(where: str, *steps: Iterable[Any] | int | str) -> str:

@@ -56,15 +56,23 @@ class Formats:
             raise fields.fail("the type of a format is a string", "type")
         method = getattr(self, f"on_{kind}", None)
         if method is None or kind == "format":
-            raise UnsupportedConstraint(f"the format {kind!r} is not known", where=pointer(where, "type"))
+            raise UnsupportedConstraint(
+                f"the format {kind!r} is not known; known are {self.known()}", where=pointer(where, "type")
+            )
         fields.what = f"the format {kind}"
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise ConstraintTooComplex(f"formats are nested more than {MAX_DEPTH} deep", where=where)
+            raise ConstraintTooComplex(
+                f"formats are nested more than {MAX_DEPTH} deep; flatten them", where=where
+            )
         node: ir.Node = method(fields, ends)
         fields.close()
         self.depth -= 1
         return node
+
+    def known(self) -> str:
+        """The names of all formats."""
+        return ", ".join(sorted(name[3:] for name in dir(self) if name.startswith("on_")))
 
     def rule(self, node: ir.Node, name: str, *, shared: bool = False) -> ir.Node:
         """``node`` as a rule of its own."""
@@ -101,6 +109,9 @@ class Formats:
         except GrammarError as error:
             if error.where.startswith(fields.where):
                 raise
+            if error.where.startswith("#") and style == "json" and not fields.boolean("any_order", False):
+                place = pointer(fields.where, "json_schema") + error.where[1:]
+                raise type(error)(error.message, where=place) from None
             raise self.placed(error, pointer(fields.where, "json_schema")) from None
 
     def on_qwen_xml_parameter(self, fields: Fields, ends: Ends) -> ir.Node:
@@ -150,7 +161,8 @@ class Formats:
             both = regular.intersection(regular.dfa(node), regular.dfa(bound))
         except ConstraintTooComplex:
             raise ConstraintTooComplex(
-                f"max_chars {limit} together with excluded or end strings needs too large an automaton",
+                f"max_chars {limit} together with excluded or end strings needs too large an automaton;"
+                " lower it",
                 where=pointer(fields.where, "max_chars"),
             ) from None
         return regular.node(both)
@@ -240,7 +252,9 @@ class Formats:
         """The tags of a list with their places."""
         values = fields.array("tags")
         if len(values) > MAX_TAGS:
-            raise ConstraintTooComplex(f"there are more than {MAX_TAGS:,} tags", where=fields.where)
+            raise ConstraintTooComplex(
+                f"there are more than {MAX_TAGS:,} tags; offer fewer", where=fields.where
+            )
         found = []
         for place, value in enumerate(values):
             where = pointer(fields.where, "tags", place)
@@ -355,7 +369,9 @@ class Formats:
             if not isinstance(begin, ir.SpecialToken):
                 raise InvalidConstraint("the begin of a tag is a token here", where=where)
             if begin not in rests:
-                raise InvalidConstraint("the begin of the tag is not a trigger", where=where)
+                raise InvalidConstraint(
+                    "the begin of the tag is not a trigger; add it to trigger_tokens", where=where
+                )
             rests[begin].append(rest)
         pairs = [(trigger, ir.choice(*rests[tokens([trigger], negated=False)])) for trigger in triggers]
         first = ir.choice(*(ir.sequence(token, *[ir.choice(*nodes)]) for token, nodes in rests.items()))

@@ -53,10 +53,11 @@ class Schemas:
             others = set(schema) - ANNOTATIONS - {"$ref"}
             if others:
                 raise UnsupportedConstraint(
-                    f"$ref beside {min(others)} is not supported where arguments are written as tags"
+                    f"$ref beside {min(others)} is not supported where arguments are written as tags;"
+                    " move it to where the $ref leads"
                 )
             schema = self.target(schema["$ref"])
-        raise InvalidConstraint("a $ref leads back to itself")
+        raise InvalidConstraint("a $ref leads back to itself; let it lead to a schema")
 
     def target(self, reference: Any) -> Any:
         """What a local reference points at."""
@@ -70,7 +71,7 @@ class Schemas:
             elif isinstance(place, dict) and step in place:
                 place = place[step]
             else:
-                raise InvalidConstraint(f"the $ref {reference!r} leads nowhere")
+                raise InvalidConstraint(f"the $ref {reference!r} leads nowhere; define it under $defs")
         return place
 
     def alone(self, schema: Any) -> Any:
@@ -82,14 +83,15 @@ class Schemas:
             text.split("/")[1:2] not in (["$defs"], ["definitions"]) for text in _references(schema, found)
         ):
             raise UnsupportedConstraint(
-                "a $ref to anything but #/$defs or #/definitions is not supported where arguments are tags"
+                "a $ref to anything but #/$defs or #/definitions is not supported where arguments are tags;"
+                " move what it means to $defs"
             )
         return {**found, **schema}
 
     def cases(self, schema: Any, depth: int = 0) -> list[Case]:
         """The kinds ``schema`` allows, each with a schema for it."""
         if depth > MAX_REFERENCES:
-            raise UnsupportedConstraint("the schema's alternatives are nested too deeply")
+            raise UnsupportedConstraint("the schema's alternatives are nested too deeply; flatten them")
         schema = self.resolve(schema)
         if isinstance(schema, bool):
             return [(kind, {"type": kind}) for kind in KINDS] if schema else []
@@ -122,7 +124,9 @@ class Schemas:
         names = types if isinstance(types, list) else [types]
         for name in names:
             if name not in (*KINDS, "integer"):
-                raise InvalidConstraint(f"{name!r} is not a type of JSON Schema")
+                raise InvalidConstraint(
+                    f"{name!r} is not a type of JSON Schema; types are integer, {', '.join(KINDS)}"
+                )
         kinds = ["number" if name == "integer" else name for name in names]
         return list(dict.fromkeys(kinds)) if kinds else list(KINDS)
 
@@ -141,7 +145,8 @@ class Schemas:
         others = set(schema) - ANNOTATIONS - {key, "type"}
         if others:
             raise UnsupportedConstraint(
-                f"{key} beside {min(others)} is not supported where arguments are written as tags"
+                f"{key} beside {min(others)} is not supported where arguments are written as tags;"
+                " write that into each alternative"
             )
         found: list[Case] = []
         for option in options:

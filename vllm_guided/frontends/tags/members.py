@@ -52,20 +52,24 @@ class Members:
         """The members of an object of ``schema``, one behind another."""
         cases = [inner for kind, inner in self.values.schemas.cases(schema) if kind == "object"]
         if not cases:
-            raise InvalidConstraint("arguments are an object; the schema allows none")
+            raise InvalidConstraint("the schema allows no object, but arguments are one: write type object")
         return ir.choice(*(self.members(case) for case in cases))
 
     def members(self, schema: dict[str, Any]) -> ir.Node:
         """The members an object schema (not a reference, not alternatives) allows."""
         if "enum" in schema or "oneOf" in schema:
-            raise UnsupportedConstraint("enum, const and oneOf of objects are not supported as tags")
+            raise UnsupportedConstraint(
+                "enum, const and oneOf of objects are not supported as tags; write properties"
+            )
         properties, required = self.checked(schema)
         allowed = self.allowed_names(schema)
         if allowed is not None:
             for name in list(properties):
                 if not regular.accepts(allowed, self.name(name).encode()):
                     if name in required:
-                        raise InvalidConstraint(f"propertyNames forbids the required property {name!r}")
+                        raise InvalidConstraint(
+                            f"propertyNames forbids the required property {name!r}; allow it"
+                        )
                     del properties[name]
         declared = {name: self.member(ir.text(self.name(name)), inner) for name, inner in properties.items()}
         other = self.other(schema, list(properties), allowed)
@@ -87,7 +91,7 @@ class Members:
         unknown = set(schema) - OBJECT_KEYWORDS
         if unknown:
             raise UnsupportedConstraint(
-                f"{min(unknown)} is not supported where arguments are written as tags"
+                f"{min(unknown)} is not supported where arguments are written as tags; leave it out"
             )
         properties, required = schema.get("properties", {}), schema.get("required", [])
         if not isinstance(properties, dict) or not isinstance(required, list):
@@ -95,10 +99,12 @@ class Members:
         for key in ("minProperties", "maxProperties"):
             value = schema.get(key, 0)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise InvalidConstraint(f"{key} is a whole number")
+                raise InvalidConstraint(f"{key} is a whole number, at least 0")
         missing = [name for name in required if name not in properties]
         if missing and schema.get("additionalProperties") is False and "patternProperties" not in schema:
-            raise InvalidConstraint(f"the required property {missing[0]!r} is not declared")
+            raise InvalidConstraint(
+                f"the required property {missing[0]!r} is not declared; add it to properties"
+            )
         inner = schema.get("additionalProperties", True)
         return {**properties, **{name: inner for name in missing}}, set(required)
 
@@ -138,7 +144,7 @@ class Members:
         if additional is not False:
             if patterns:
                 raise UnsupportedConstraint(
-                    "patternProperties beside additionalProperties is not supported as tags"
+                    "patternProperties beside additionalProperties is not supported as tags; keep one"
                 )
             names = regular.difference(regular.dfa(self.other_names()), known)
             options.append(self.named(names, allowed, additional))
@@ -156,7 +162,7 @@ def _counted(
     top = low if high is None else high
     if len(members) * (top + 1) > MAX_COUNTED:
         raise ConstraintTooComplex(
-            "minProperties and maxProperties are too large for arguments written as tags"
+            "minProperties and maxProperties are too large for arguments written as tags; lower them"
         )
     width = top + 1
     edges: list[tuple[int, ir.Node, int]] = []

@@ -27,7 +27,7 @@ _M3 = "]<]minimax[>["
 def object_node(values: Values, style: str, schema: Any) -> ir.Node:
     """The arguments, an object of ``schema``."""
     if values.excludes:
-        raise UnsupportedConstraint(f"the style {style} takes no excludes")
+        raise UnsupportedConstraint(f"the style {style} takes no excludes; leave them out")
     return (_Cohere(values) if style == "cohere_xml" else _MiniMax(values)).object(schema)
 
 
@@ -63,13 +63,17 @@ class _Nested(Members):
         """The elements of an array."""
         unknown = set(schema) - _ARRAY_KEYWORDS
         if unknown:
-            raise UnsupportedConstraint(f"{min(unknown)} is not supported where arrays are written as tags")
+            raise UnsupportedConstraint(
+                f"{min(unknown)} is not supported where arrays are written as tags; leave it out"
+            )
         low, high = int(schema.get("minItems", 0)), schema.get("maxItems")
         prefix = schema.get("prefixItems", [])
         rest = schema.get("items", True)
         if prefix:
             if low < len(prefix) or (high is not None and high < len(prefix)):
-                raise UnsupportedConstraint("prefixItems that may be left out are not supported as tags")
+                raise UnsupportedConstraint(
+                    "prefixItems that may be left out are not supported as tags; raise minItems"
+                )
             low, high = low - len(prefix), None if high is None else high - len(prefix)
         many = ir.EMPTY if rest is False else ir.Repeat(self.item(rest), low, high)
         return ir.sequence(*(self.item(inner) for inner in prefix), many)
@@ -119,7 +123,9 @@ class _Cohere(_Nested):
 class _MiniMax(_Nested):
     def member(self, name: ir.Node, schema: Any) -> ir.Node:
         if not isinstance(name, ir.Literal):
-            raise UnsupportedConstraint("the style minimax_m3_xml needs every parameter declared")
+            raise UnsupportedConstraint(
+                "the style minimax_m3_xml needs every parameter declared; write additionalProperties: false"
+            )
         return ir.sequence(self.values.blank(), self.tag(name.data.decode(), schema))
 
     def item(self, schema: Any) -> ir.Node:

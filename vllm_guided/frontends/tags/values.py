@@ -93,7 +93,9 @@ class Values:
         else:
             unknown = set(schema) & {"allOf", "not", "if", "then", "else"}
             if unknown:
-                raise UnsupportedConstraint(f"{min(unknown)} on a string written as text is not supported")
+                raise UnsupportedConstraint(
+                    f"{min(unknown)} on a string written as text is not supported; use pattern or enum"
+                )
             bounded = self.bounded(schema, close)
             if bounded is None:
                 text = free_text.text_until([close], self.excludes, tokens=True)
@@ -119,7 +121,7 @@ class Values:
                 parts.append(node)
         for value in (low, high):
             if value is not None and (not isinstance(value, int | float) or value < 0 or value != int(value)):
-                raise InvalidConstraint("minLength and maxLength are whole numbers")
+                raise InvalidConstraint("minLength and maxLength are whole numbers, at least 0")
         if not parts:
             if not low and high is None:
                 return None
@@ -131,7 +133,9 @@ class Values:
             automaton = regular.intersection(regular.dfa(part), automaton)
         if low or high is not None:
             if max(low, high or 0) > 4_000:
-                raise ConstraintTooComplex("a pattern together with a length above 4000 is too large")
+                raise ConstraintTooComplex(
+                    "a pattern together with a length above 4000 is too large; lower the length"
+                )
             bound = ir.Repeat(ir.ANY_CHAR, int(low), None if high is None else int(high))
             automaton = regular.intersection(automaton, regular.dfa(bound))
         return regular.node(automaton)
@@ -142,7 +146,7 @@ class Values:
         Exact for short bounds. For longer ones the text does without the characters that the closing tag
         and the excluded strings begin with, so that it can be counted without an automaton.
         """
-        words = [close, *self.excludes]
+        words = [word for word in (close, *self.excludes) if word]
         if max(low, high or 0) <= MAX_SHORT:
             bound = regular.dfa(ir.Repeat(ir.ANY_CHAR, low, high))
             return regular.node(regular.intersection(regular.dfa(free_text.text_without(words)), bound))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 import stat
 import tempfile
 import time
@@ -29,6 +30,9 @@ MAGIC = b"VGUIDED1"
 DIGEST_BYTES = 16
 STALE_SECONDS = 3600.0
 """A temporary file this old was left by a process that died."""
+
+FRESH_SECONDS = 86_400.0
+"""A folder used this recently is not removed."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -106,8 +110,12 @@ def read_entry(kind: str, key: str) -> bytearray | None:
     return content
 
 
-def write_entry(kind: str, key: str, content: Iterable[bytes | bytearray | memoryview], *, keep: int) -> bool:
+def write_entry(
+    kind: str, key: str, content: Iterable[bytes | bytearray | memoryview], *, keep: int | None = None
+) -> bool:
     """Store the joined ``content`` and drop the least recently used entries of ``kind`` beyond ``keep``.
+
+    Without ``keep`` nothing is dropped: call ``prune_entries`` now and then.
 
     Returns:
         Whether it was stored.
@@ -130,7 +138,8 @@ def write_entry(kind: str, key: str, content: Iterable[bytes | bytearray | memor
         with suppress(OSError):
             os.unlink(temporary)
         return False
-    _prune(path.parent, kind, keep)
+    if keep is not None:
+        prune_entries(kind, keep=keep)
     return True
 
 
@@ -148,17 +157,45 @@ def _digest(name: str, parts: Iterable[bytes | bytearray | memoryview]) -> bytes
     return digest.digest()
 
 
-def _prune(directory: Path, kind: str, keep: int) -> None:
-    """Remove all but the ``keep`` entries of ``kind`` used last, and what dead writers left."""
-    entries: list[tuple[float, Path]] = []
+def prune_entries(kind: str, *, keep: int | None = None, max_bytes: int | None = None) -> None:
+    """Remove what exceeds ``keep`` entries or ``max_bytes`` of ``kind``, least recently used first.
+
+    What writers that died left goes, too.
+    """
+    directory = cache_directory()
+    if directory is None:
+        return
+    entries: list[tuple[float, int, str]] = []
     now = time.time()
-    with suppress(OSError):
-        for path in directory.iterdir():
+    with suppress(OSError), os.scandir(directory) as found:
+        for file in found:
             with suppress(OSError):  # another process may have removed it
-                if path.name.startswith(f"{kind}-") and path.suffix == ".bin":
-                    entries.append((path.stat().st_mtime, path))
-                elif path.name.startswith(f".{kind}-") and now - path.stat().st_mtime > STALE_SECONDS:
-                    path.unlink()
-    for _, path in sorted(entries, reverse=True)[keep:]:
-        with suppress(OSError):
-            path.unlink()
+                if file.name.startswith(f"{kind}-") and file.name.endswith(".bin"):
+                    entries.append((file.stat().st_mtime, file.stat().st_size, file.path))
+                elif file.name.startswith(f".{kind}-") and now - file.stat().st_mtime > STALE_SECONDS:
+                    os.unlink(file.path)
+    total = 0
+    for number, (_, size, path) in enumerate(sorted(entries, reverse=True)):
+        total += size
+        if (keep is not None and number >= keep) or (max_bytes is not None and total > max_bytes):
+            with suppress(OSError):
+                os.unlink(path)
+
+
+def prune_folders(prefix: str, *, keep: int, spare: Path) -> None:
+    """Remove the folders ``PREFIX-…`` of the cache directory but for ``spare`` and the ``keep`` used last.
+
+    Those used within a day stay: a process that runs may still need them.
+    """
+    directory = cache_directory()
+    if directory is None:
+        return
+    found: list[tuple[float, Path]] = []
+    with suppress(OSError):
+        for path in directory.glob(f"{prefix}-*"):
+            with suppress(OSError):
+                if path.is_dir() and not path.is_symlink() and path != spare:
+                    found.append((path.stat().st_mtime, path))
+    for used, path in sorted(found, reverse=True)[keep:]:
+        if time.time() - used > FRESH_SECONDS:
+            shutil.rmtree(path, ignore_errors=True)

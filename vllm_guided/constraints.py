@@ -2,19 +2,22 @@
 
 A constraint is a kind, its specification and options. ``compile_constraint`` turns it into an
 Automaton, which knows no vocabulary, and keeps the results of this process in a cache bounded in
-bytes, keyed by the constraint's content.
+bytes, keyed by the constraint's content. What took long to compile is kept on disk, too
+(:mod:`vllm_guided.store`).
 """
 
 from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import xxhash
 
+from vllm_guided import store
 from vllm_guided.automaton.automaton import Automaton
 from vllm_guided.automaton.build import build_automaton
 from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint
@@ -23,6 +26,8 @@ from vllm_guided.grammar import ir
 
 #: Bytes of compiled automata that a process keeps.
 CACHE_BYTES = 256 << 20
+#: JSON texts whose key is remembered, so that the same text is not parsed again to find it.
+TEXTS_KEPT = 16_384
 
 
 def _json_schema(spec: Any, **options: Any) -> ir.Grammar:
@@ -100,6 +105,24 @@ def constraint_key(kind: str, spec: Any, options: dict[str, Any]) -> bytes:
     return xxhash.xxh3_128(text.encode()).digest()
 
 
+def _key_of(kind: str, spec: Any, options: dict[str, Any]) -> bytes:
+    """``constraint_key``, remembered by the text where the specification is one."""
+    if not isinstance(spec, str):
+        return constraint_key(kind, spec, options)
+    head = f"{kind} {sorted(options.items())} ".encode("utf-8", "surrogatepass")
+    text = xxhash.xxh3_128(head + spec.encode("utf-8", "surrogatepass")).digest()
+    key = _keys.get(text)
+    if key is None:
+        key = constraint_key(kind, spec, options)
+        if len(_keys) >= TEXTS_KEPT:
+            _keys.clear()
+        _keys[text] = key
+    return key
+
+
+_keys: dict[bytes, bytes] = {}
+
+
 def _json_text(kind: str, value: Any) -> str:
     try:
         return json.dumps(value, separators=(",", ":"))
@@ -145,6 +168,11 @@ class _AutomatonCache:
             raise type(entry)(entry.message, where=entry.where)
         return entry
 
+    def clear(self) -> None:
+        with self.lock:
+            self.entries.clear()
+            self.held = 0
+
     def _look_up(self, key: bytes) -> Automaton | GrammarError | None:
         with self.lock:
             entry = self.entries.get(key)
@@ -185,9 +213,19 @@ def compile_constraint(kind: str, spec: Any, **options: Any) -> Automaton:
     if kind in TEXTS and not isinstance(spec, str):
         raise InvalidConstraint(f"a constraint of kind {kind} is a string, not {type(spec).__name__}")
     given = {name: value for name, value in options.items() if value is not None}
-    key = constraint_key(kind, spec, given)
+    key = _key_of(kind, spec, given)
 
     def make() -> Automaton:
+        stored = store.load(key)
+        if stored is not None:
+            return stored
+        begin = time.perf_counter()
+        automaton = build()
+        if time.perf_counter() - begin > store.WORTH_SECONDS:
+            store.save(key, automaton)
+        return automaton
+
+    def build() -> Automaton:
         try:
             plain = {name: _plain(kind, value) for name, value in given.items()}
             return build_automaton(FRONTENDS[kind](_plain(kind, spec), **plain))
@@ -204,3 +242,14 @@ def compile_constraint(kind: str, spec: Any, **options: Any) -> Automaton:
 def check_constraint(kind: str, spec: Any, **options: Any) -> None:
     """Raise what ``compile_constraint`` would raise; what was compiled stays in the cache."""
     compile_constraint(kind, spec, **options)
+
+
+def cached_bytes() -> int:
+    """Bytes that this process holds of compiled constraints."""
+    return _cache.held
+
+
+def clear_cache() -> None:
+    """Forget what this process compiled; what lies on disk stays."""
+    _cache.clear()
+    _keys.clear()

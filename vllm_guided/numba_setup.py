@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ import numba
 import xxhash
 from numba.core import config as numba_config
 
-from vllm_guided.cachedir import cache_directory
+from vllm_guided.cachedir import cache_directory, prune_folders
+
+#: Folders of other sources or versions that stay: a few versions side by side, two folders of sources each.
+FOLDERS_KEPT = 8
 
 
 @functools.cache
@@ -35,7 +39,12 @@ def numba_cache_directory(folder_of_sources: Path) -> str:
         return ""
     folder = base / f"numba-{digest.hexdigest()}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if folder.is_dir():
+            with suppress(OSError):
+                os.utime(folder)  # in use: others are removed first
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            prune_folders("numba", keep=FOLDERS_KEPT, spare=folder)
     except OSError:
         return ""
     return str(folder) if os.access(folder, os.W_OK) else ""

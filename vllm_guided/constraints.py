@@ -21,7 +21,7 @@ from vllm_guided import store
 from vllm_guided.automaton.automaton import Automaton
 from vllm_guided.automaton.build import build_automaton
 from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint
-from vllm_guided.frontends.json_text import members
+from vllm_guided.frontends.json_text import ExactFloat, members, number
 from vllm_guided.grammar import ir
 
 #: Bytes of compiled automata that a process keeps.
@@ -97,9 +97,9 @@ def constraint_key(kind: str, spec: Any, options: dict[str, Any]) -> bytes:
     """A hash of the constraint. White space in JSON text does not count; the order of members does."""
     if kind in ("json_schema", "structural_tag") and isinstance(spec, str):
         try:
-            spec = json.loads(spec, object_pairs_hook=members)
+            spec = json.loads(spec, object_pairs_hook=members, parse_float=_as_written)
         except (ValueError, RecursionError):
-            # The frontend will say what is wrong with the text.
+            # The frontend will say what is wrong with the text, or numbers have more digits than a key keeps.
             return xxhash.xxh3_128(f"text {kind} {spec}".encode("utf-8", "surrogatepass")).digest()
     text = _json_text(kind, [kind, spec, sorted(options.items())])
     return xxhash.xxh3_128(text.encode()).digest()
@@ -121,6 +121,14 @@ def _key_of(kind: str, spec: Any, options: dict[str, Any]) -> bytes:
 
 
 _keys: dict[bytes, bytes] = {}
+
+
+def _as_written(text: str) -> float:
+    """A number that a key keeps whole; ValueError for others."""
+    value = number(text)
+    if isinstance(value, ExactFloat):
+        raise ValueError(text)
+    return value
 
 
 def _json_text(kind: str, value: Any) -> str:

@@ -7,7 +7,6 @@ never are.
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -67,4 +66,4 @@ def enumeration_norm(algebra: Algebra, values: list[Any], place: Place) -> Norm:
 
 
 def _constant(algebra: Algebra, value: Any, place: Place) -> Term:
-    return algebra.terms.constant(json.dumps(value), value, place)
+    return algebra.terms.constant(repr(value), value, place)

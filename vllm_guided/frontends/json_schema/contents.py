@@ -7,7 +7,6 @@ object is looked at once. Equal schemas at different places then share their nor
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 _ANNOTATIONS = frozenset(
@@ -61,7 +60,7 @@ class Contents:
                         (name, self._schema(item, depth + 1)) for name, item in value.items()
                     )
                 elif keyword in ("enum", "const"):
-                    inner = json.dumps(value)
+                    inner = repr(value)
                 else:
                     inner = self._schema(value, depth + 1)
                 parts.append((keyword, inner))

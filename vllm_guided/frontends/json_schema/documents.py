@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
-from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint, UnsupportedConstraint
+from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint, UnsupportedConstraint
 from vllm_guided.frontends.json_schema import limits, uris
 from vllm_guided.frontends.json_schema.drafts import LATEST, RECURSIVE, draft_of
 from vllm_guided.frontends.json_schema.metaschemas import metaschema
@@ -30,7 +30,7 @@ from vllm_guided.frontends.json_schema.resources import (
     pointer,
     value_at,
 )
-from vllm_guided.frontends.json_text import members
+from vllm_guided.frontends.json_text import members, number
 
 Scope = tuple[tuple[str, Resource], ...]
 """For each contested dynamic anchor met so far, by name: the outermost resource that has it."""
@@ -321,14 +321,14 @@ def parse(text: str) -> Any:
         raise InvalidConstraint(f"{word} is not JSON")
 
     try:
-        return json.loads(text, object_pairs_hook=members, parse_constant=constant)
+        return json.loads(text, object_pairs_hook=members, parse_constant=constant, parse_float=number)
     except json.JSONDecodeError as error:
         raise InvalidConstraint(
             f"the schema is not JSON: {error.msg}", where=f"line {error.lineno}, column {error.colno}"
         ) from None
     except RecursionError:
         raise ConstraintTooComplex("the schema is nested too deeply") from None
-    except InvalidConstraint:
+    except GrammarError:
         raise
     except ValueError as error:  # an integer of more digits than Python reads
         raise InvalidConstraint(f"the schema is not readable: {error}") from None

@@ -30,8 +30,8 @@ def least(value: Exact, closed: bool, written: bool) -> tuple[Exact, bool] | Non
     if value > LARGEST:
         return None
     double = _double(value)
-    if closed and (value < _EXACT or double == value):
-        return value, True
+    if (closed or not written) and (value < _EXACT or double == value):
+        return value, closed
     if not closed and written:
         return _beyond(value, 1), True
     if double < value:
@@ -44,7 +44,7 @@ def most(value: Exact, closed: bool, written: bool) -> tuple[Exact, bool]:
     if value >= LARGEST:
         return LARGEST, closed or value > LARGEST
     double = _double(value)
-    if value == 0 or (closed and (value < _EXACT or double == value)):
+    if value == 0 or ((closed or not written) and (value < _EXACT or double == value)):
         return value, closed
     if not closed and written:
         return _beyond(value, -1), True

@@ -15,6 +15,7 @@ from vllm_guided.frontends.json_schema import limits
 from vllm_guided.frontends.json_schema import numbers as number_sets
 from vllm_guided.frontends.json_schema.algebra import Algebra
 from vllm_guided.frontends.json_schema.array_text import array_node
+from vllm_guided.frontends.json_schema.decimal_text import decimal
 from vllm_guided.frontends.json_schema.generic import add_generic
 from vllm_guided.frontends.json_schema.layout import Layout
 from vllm_guided.frontends.json_schema.names import name_node
@@ -270,6 +271,9 @@ def _point_texts(numbers: Numbers) -> list[bytes]:
             texts.append("-0")
         if numbers.form != DIGITS:
             texts.extend([f"{value}.0"] + (["-0.0"] if value == 0 else []))
+    elif numbers.form != DIGITS:
+        plain = decimal(abs(value), True)
+        texts.append(f"{'-' if value < 0 else ''}{plain.whole}.{plain.fraction}")
     if numbers.form != DIGITS:
         try:
             approximate = float(value)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from vllm_guided.frontends.json_schema import double_bounds, limits
-from vllm_guided.frontends.json_schema.decimal_text import DIGIT, NONZERO, decimal, plain_node
-from vllm_guided.frontends.json_schema.numbers import DIGITS, Exact, Numbers
+from vllm_guided.frontends.json_schema.decimal_text import DIGIT, NONZERO, Bound, decimal, plain_node
+from vllm_guided.frontends.json_schema.numbers import ANY_FORM, DIGITS, NOT_DIGITS, Exact, Numbers
 from vllm_guided.frontends.json_schema.scientific_text import scientific_node
 from vllm_guided.grammar import ir
 
@@ -20,26 +20,36 @@ def _signed(
     numbers: Numbers, low: Exact | None, low_closed: bool, high: Exact | None, high_closed: bool, one: bool
 ) -> ir.Node:
     """Magnitudes from ``low`` (``None``: 0) to ``high`` (``None``: no end); ``one`` spelling of each."""
-    whole = numbers.multiple == 1
+    digits = _bounds(low, low_closed, high, high_closed, written=False)
+    written = _bounds(low, low_closed, high, high_closed, written=True)
     options: list[ir.Node] = []
-    for scientific in (False, True):
-        if scientific and (one or numbers.form == DIGITS or not (numbers.multiple is None or whole)):
-            continue
-        if scientific and numbers.excluded:
-            continue
-        written = scientific or not whole
-        from_least = double_bounds.least(low, low_closed, written) if low is not None else (0, True)
-        to_most = double_bounds.most(high, high_closed, written) if high is not None else None
-        if from_least is None:
-            continue
-        least, most = decimal(*from_least), decimal(*to_most) if to_most is not None else None
-        if scientific:
-            options.append(scientific_node(least, most, whole))
-        elif to_most is None or (
-            from_least[0] <= to_most[0] and (from_least[0] < to_most[0] or (from_least[1] and to_most[1]))
-        ):
-            options.append(plain_node(least, most, numbers, one))
+    if digits == written:
+        forms = [numbers.form]
+    else:
+        forms = [form for form in (DIGITS, NOT_DIGITS) if numbers.form in (ANY_FORM, form)]
+    for form in forms:
+        bounds = digits if form == DIGITS else written
+        if bounds is not None:
+            options.append(plain_node(*bounds, numbers._replace(form=form), one))
+    scientific = not one and numbers.form != DIGITS and not numbers.excluded
+    if scientific and numbers.multiple in (None, 1) and written is not None:
+        options.append(scientific_node(*written, whole=numbers.multiple == 1))
     return ir.choice(*(option for option in options if option != ir.NOTHING))
+
+
+def _bounds(
+    low: Exact | None, low_closed: bool, high: Exact | None, high_closed: bool, written: bool
+) -> tuple[Bound, Bound | None] | None:
+    """The bounds to write by (:mod:`.double_bounds`); ``None`` if nothing is between them."""
+    least = double_bounds.least(low, low_closed, written) if low is not None else (0, True)
+    most = double_bounds.most(high, high_closed, written) if high is not None else None
+    if least is None:
+        return None
+    if most is None:
+        return decimal(*least), None
+    if least[0] > most[0] or (least[0] == most[0] and not (least[1] and most[1])):
+        return None
+    return decimal(*least), decimal(*most)
 
 
 @lru_cache(maxsize=2048)

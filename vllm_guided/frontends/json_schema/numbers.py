@@ -2,7 +2,7 @@
 
 In: the number keywords of a schema. Out: :class:`Numbers` s, closed under intersection, and lists of
 them for a complement. Values are exact (``int`` or ``Fraction``); a float of the schema means its
-shortest decimal form, as the JSON text said it.
+shortest decimal form, or what the JSON text said beyond it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from typing import NamedTuple
+
+from vllm_guided.frontends.json_text import ExactFloat
 
 Exact = int | Fraction
 
@@ -39,7 +41,7 @@ def exact(value: float) -> Exact:
     """The number that the JSON text of ``value`` says."""
     if isinstance(value, int):
         return value
-    fraction = Fraction(repr(value))
+    fraction = value.exact if isinstance(value, ExactFloat) else Fraction(repr(value))
     return fraction.numerator if fraction.denominator == 1 else fraction
 
 

@@ -26,7 +26,7 @@ def count(place: Place, keyword: str, default: int | None = None) -> int | None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise place.invalid(keyword, f"must be an integer, not {value!r}")
-    if value != int(value) or value < 0:
+    if number_sets.exact(value) != int(value) or value < 0:
         raise place.invalid(keyword, f"must be an integer from 0 on, not {value!r}")
     return int(value)
 

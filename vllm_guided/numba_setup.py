@@ -22,7 +22,7 @@ from numba.core import config as numba_config
 from vllm_guided.cachedir import cache_directory, prune_folders
 
 #: Folders of other sources or versions that stay: a few versions side by side, two folders of sources each.
-FOLDERS_KEPT = 8
+FOLDERS_KEPT = 48
 
 
 @functools.cache

@@ -15,7 +15,6 @@ from vllm_guided.frontends.tags.kinds import Schemas
 from vllm_guided.grammar import ir
 
 if TYPE_CHECKING:
-    from vllm_guided.frontends.tags.any_order import AnyOrder
     from vllm_guided.frontends.tags.formats import Formats
 
 MAX_BLANKS = 32
@@ -31,7 +30,6 @@ class Values:
         self.formats = formats
         self.schemas = schemas
         self.any_order = any_order
-        self.unordered: AnyOrder | None = None
         self.excludes = excludes
         self.limit = MAX_BLANKS if blanks is None else min(blanks, MAX_BLANKS)
 
@@ -42,21 +40,14 @@ class Values:
         return ir.Ref(name)
 
     def json(self, schema: Any) -> ir.Node:
-        """A JSON value of the schema; members in any order if the format or the caller says so."""
-        if not self.any_order or self.formats.property_order == "any":
-            return self.whole_json(schema)
-        if self.unordered is None:
-            from vllm_guided.frontends.tags.any_order import AnyOrder
-
-            self.unordered = AnyOrder(self)
-        return self.unordered.node(schema)
-
-    def whole_json(self, schema: Any) -> ir.Node:
-        """A JSON value of the schema, members in the order that the caller of the frontend wants."""
+        """A JSON value of the schema."""
         from vllm_guided.frontends.json_schema import json_schema_grammar
+        from vllm_guided.frontends.tags.excluded import without
 
         document = self.schemas.alone(schema)
-        key = json.dumps([document, self.limit, self.excludes], ensure_ascii=False, default=str)
+        key = json.dumps(
+            [document, self.limit, self.excludes, self.any_order], ensure_ascii=False, default=str
+        )
         if key in self.formats.embedded:
             return self.formats.embedded[key]
         bounded = 0 < self.limit < MAX_BLANKS
@@ -65,21 +56,11 @@ class Values:
             any_whitespace=self.limit > 0,
             additional_properties=self.formats.additional_properties,
             whitespace_pattern=f"[ \\n\\r\\t]{{0,{self.limit}}}" if bounded else None,
-            property_order=self.formats.property_order,
+            property_order="any" if self.any_order else self.formats.property_order,
         )
-        node = self.formats.embed(self.without_excludes(grammar))
+        node = self.formats.embed(without(grammar, self.excludes) if self.excludes else grammar)
         self.formats.embedded[key] = node
         return node
-
-    def without_excludes(self, grammar: ir.Grammar) -> ir.Grammar:
-        """The JSON texts of ``grammar`` that hold no excluded string."""
-        from vllm_guided.frontends.tags.excluded import without
-
-        return without(grammar, self.excludes) if self.excludes else grammar
-
-    def filtered(self, node: ir.Node) -> ir.Node:
-        """The texts of a JSON string or name that hold no excluded string."""
-        return self.without_excludes(ir.Grammar({"text": ir.Rule(node)}, "text")).rules["text"].body
 
     def raw(self, schema: dict[str, Any], close: str, *, blanks: bool) -> ir.Node:
         """A string written as it is, and the closing tag."""

@@ -122,15 +122,15 @@ class Emitter:
             add_generic(self.rules, self.layout, name)
         return ir.Ref(name)
 
-    def name(self, names: Strings, declared: tuple[str, ...]) -> ir.Node:
-        """The quoted member names of a class, less the declared ones."""
-        key = ("name", names, declared)
+    def name(self, names: Strings, declared: tuple[str, ...], plain: bool = False) -> ir.Node:
+        """The quoted member names of a class, less the declared ones; with ``plain`` in one spelling each."""
+        key = ("name", names, declared, plain)
         found = self._by_shape.get(key)
         if found is None:
-            if names == Strings() and not declared:
+            if names == Strings() and not declared and not plain:
                 found = self.generic("string")
             else:
-                node = name_node(names, declared)
+                node = name_node(names, declared, plain)
                 found = node if node == ir.NOTHING else self._rule("name", node, shared=not declared)
             self._by_shape[key] = found
         return found

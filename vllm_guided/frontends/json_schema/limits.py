@@ -53,6 +53,9 @@ MAX_SHUFFLE_STATES = 150
 MAX_OBJECT_STATES = 40_000
 """States of one object or array whose members are counted."""
 
+MAX_FEW_NAMES = 250
+"""Names of a class that are told apart one by one where they must differ; more are compared as texts."""
+
 MAX_NUMBER_STATES = 12_000
 """States of one number automaton (multipleOf is a remainder to keep)."""
 

@@ -26,10 +26,13 @@ _BEYOND: spelling.Ranges = (
 )
 
 
-def name_node(names: Strings, declared: tuple[str, ...]) -> ir.Node:
-    """The quoted names of the class that are not declared; ``ir.NOTHING`` if there are none."""
+def name_node(names: Strings, declared: tuple[str, ...], plain: bool = False) -> ir.Node:
+    """The quoted names of the class that are not declared; ``ir.NOTHING`` if there are none.
+
+    With ``plain`` each has one spelling, as it has wherever some are declared.
+    """
     if names == string_sets.ANY:
-        return any_name_but(declared) if declared else string_node(names)
+        return any_name_but(declared) if declared or plain else string_node(names)
     taken = tuple(name for name in declared if string_sets.accepts(names, name))
     if taken:
         rest = string_sets.intersect(names, Strings(negative=(("in", taken),)))

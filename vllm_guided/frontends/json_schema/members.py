@@ -1,0 +1,205 @@
+"""The members that one shape of objects may have, as entries of bags and as nodes.
+
+In: an :class:`~.shapes.Objects`. Out: its declared properties (:class:`Slot`) and the classes of its other
+names (:class:`Free`), each in variants by which wanted members (``shape.some``) it is.
+
+Where it matters how often a name stands (readers keep one member of each name: the last one), free names are
+told apart: the few names of a class become properties, and those of a class of many are distinct items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from vllm_guided.frontends import bags
+from vllm_guided.frontends.json_schema import canonical, limits, spelling
+from vllm_guided.frontends.json_schema import strings as string_sets
+from vllm_guided.frontends.json_schema.object_sets import meet_names
+from vllm_guided.frontends.json_schema.shapes import Objects, Term
+from vllm_guided.frontends.json_schema.strings import Strings
+from vllm_guided.grammar import ir
+
+if TYPE_CHECKING:
+    from vllm_guided.frontends.json_schema.emitter import Emitter
+
+_ALL_SUBSETS = 4
+"""Up to so many wanted members, one member may be any combination of them; beyond, one or all."""
+UNLIMITED = 1 << 40
+
+
+class Slot(NamedTuple):
+    """One declared property: its text by which wanted members it is; no text where it may not be there."""
+
+    name: str
+    required: bool
+    variants: tuple[tuple[int, ir.Node], ...]
+
+
+class Free(NamedTuple):
+    """A class of other names, with the values of those members that are at least these ``wanted`` ones."""
+
+    names: Strings
+    wanted: int
+    value: ir.Node
+
+
+class Members(NamedTuple):
+    """What one shape of objects is made of. Wanted members are bits; ``wanted`` are all of them."""
+
+    slots: tuple[Slot, ...]
+    free: tuple[Free, ...]
+    wanted: int
+
+
+def members(emitter: Emitter, shape: Objects) -> Members | None:
+    """The members of the shape; ``None`` if a required one cannot be."""
+    slots = []
+    for name, term in shape.properties:
+        slot = Slot(name, name in shape.required, _declared_variants(emitter, shape, name, term))
+        if slot.required and not slot.variants:
+            return None
+        slots.append(slot)
+    free = [each for names, term in shape.others for each in _free_variants(emitter, shape, names, term)]
+    return Members(tuple(slots), tuple(free), (1 << len(shape.some)) - 1)
+
+
+def _declared_variants(
+    emitter: Emitter, shape: Objects, name: str, term: Term
+) -> tuple[tuple[int, ir.Node], ...]:
+    key = emitter.layout.key(spelling.literal(name))
+    fitting = [index for index, member in enumerate(shape.some) if string_sets.accepts(member.names, name)]
+    variants: list[tuple[int, ir.Node]] = []
+    for wanted in _subsets(fitting):
+        parts = [member.term for index, member in enumerate(shape.some) if wanted >> index & 1]
+        value = emitter.value(emitter.algebra.terms.both([term, *parts]))
+        if value != ir.NOTHING:
+            variants.append((wanted, ir.sequence(key, value)))
+    return tuple(variants)
+
+
+def _free_variants(emitter: Emitter, shape: Objects, names: Strings, term: Term) -> list[Free]:
+    declared = tuple(name for name, _ in shape.properties)
+    variants: list[Free] = []
+    for wanted in _subsets(list(range(len(shape.some)))):
+        met: Strings | None = names
+        terms = [term]
+        for index, member in enumerate(shape.some):
+            if wanted >> index & 1 and met is not None:
+                met = meet_names(met, member.names)
+                terms.append(member.term)
+        if met is None:
+            continue
+        value = emitter.value(emitter.algebra.terms.both(terms))
+        if value != ir.NOTHING and emitter.name(met, declared) != ir.NOTHING:
+            variants.append(Free(met, wanted, value))
+    return variants
+
+
+def _subsets(indexes: list[int]) -> list[int]:
+    if len(indexes) > _ALL_SUBSETS:
+        return [0, *(1 << index for index in indexes), sum(1 << index for index in indexes)]
+    found = [0]
+    for index in indexes:
+        found.extend([wanted | 1 << index for wanted in found])
+    return found
+
+
+def flags(wanted: int) -> frozenset[int]:
+    """The flags of a bag that stand for wanted members."""
+    return frozenset(bit for bit in range(ir.MAX_WANTED) if wanted >> bit & 1)
+
+
+def repeated_names_matter(found: Members, missing: int, least: int) -> bool:
+    """Whether free members must differ in their names.
+
+    Args:
+        missing: wanted members that one of the free ones may have to be.
+        least: how many members there must be beside those that are certain: more than one name must differ.
+    """
+    return least > 1 or any(member.wanted & missing for member in found.free)
+
+
+def bag(
+    emitter: Emitter,
+    found: Members,
+    least: int,
+    most: int | None,
+    *,
+    slots: Iterable[int],
+    missing: int,
+    distinct: bool,
+) -> ir.Node:
+    """Declared properties and other members in any order, between ``least`` and ``most`` of them.
+
+    Args:
+        slots: which declared properties; required ones among them must be there.
+        missing: the wanted members that must be among them.
+        distinct: no two of the free members have the same name.
+    """
+    entries: list[ir.Entry] = []
+    required = flags(missing)
+    for index in slots:
+        slot, own = found.slots[index], ir.MAX_WANTED + index
+        required |= {own} if slot.required else set()
+        for wanted, node in slot.variants:
+            if wanted & missing or not wanted:
+                entries.append(ir.Entry(node, own=own, flags=flags(wanted)))
+    found = found._replace(
+        free=tuple(each for each in found.free if each.wanted & missing or not each.wanted)
+    )
+    if distinct:
+        most = _add_distinct(emitter, found, entries, missing, most)
+    else:
+        entries.extend(ir.Entry(node, flags=flags(wanted)) for wanted, node in free_nodes(emitter, found))
+    return bags.settled(entries, emitter.layout.comma, required, least, most)
+
+
+def _add_distinct(
+    emitter: Emitter, found: Members, entries: list[ir.Entry], missing: int, most: int | None
+) -> int | None:
+    """Add the free members, each name at most once; how many members there can be then, at most ``most``."""
+    few = _few_names(found)
+    for own, name in enumerate(few, ir.MAX_WANTED + len(found.slots)):
+        key = emitter.layout.key(spelling.literal(name))
+        for each in found.free:
+            if string_sets.accepts(each.names, name):
+                entries.append(ir.Entry(ir.sequence(key, each.value), own=own, flags=flags(each.wanted)))
+    stand_once = len({entry.own for entry in entries})
+    taken = (*(slot.name for slot in found.slots), *few)
+    counts: list[int] = []
+    for each in found.free:
+        key = emitter.name(each.names, taken, plain=True)
+        if key == ir.NOTHING:
+            continue
+        rest = ir.sequence(emitter.layout.colon, each.value)
+        entries.append(ir.Entry(key, rest, flags=flags(each.wanted), distinct=True))
+        count = canonical.string_count(each.names)
+        if count is None:
+            counts.append(UNLIMITED)
+            continue
+        counts.append(count - sum(string_sets.accepts(each.names, name) for name in taken))
+        if each.wanted & missing:  # as long as another member may come, one of these names is left
+            most = counts[-1] if most is None else min(most, counts[-1])
+    there_are = stand_once + max(counts, default=0)
+    if there_are >= UNLIMITED:
+        return most
+    return there_are if most is None else min(most, there_are)
+
+
+def _few_names(found: Members) -> list[str]:
+    """The names of the classes that have only a few, declared ones left out."""
+    declared = {slot.name for slot in found.slots}
+    names: dict[str, None] = {}
+    for each in found.free:
+        names.update(dict.fromkeys(canonical.string_values(each.names, limits.MAX_FEW_NAMES) or ()))
+    return [name for name in names if name not in declared]
+
+
+def free_nodes(emitter: Emitter, found: Members) -> list[tuple[int, ir.Node]]:
+    """The other members, with the wanted ones that each is."""
+    declared = tuple(slot.name for slot in found.slots)
+    return [
+        (each.wanted, ir.sequence(emitter.name(each.names, declared), emitter.layout.colon, each.value))
+        for each in found.free
+    ]

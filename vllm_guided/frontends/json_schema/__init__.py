@@ -55,7 +55,7 @@ def json_schema_grammar(
     any_whitespace: bool = True,
     additional_properties: bool | None = None,
     whitespace_pattern: str | None = None,
-    property_order: str = "schema",
+    property_order: str = "any",
     documents: Mapping[str, Any] | None = None,
 ) -> ir.Grammar:
     """The grammar of the JSON texts that are valid under ``schema``.

@@ -38,7 +38,7 @@ class Formats:
         self,
         any_whitespace: bool = True,
         additional_properties: bool | None = None,
-        property_order: str = "schema",
+        property_order: str = "any",
     ) -> None:
         self.any_whitespace = any_whitespace
         self.additional_properties = additional_properties

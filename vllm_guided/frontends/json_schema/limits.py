@@ -68,8 +68,15 @@ COUNTED_REMAINDERS = 128
 MAX_STRING_STATES = 9_000
 """States of one string automaton after a length is multiplied into a pattern."""
 
-LENGTH_STATES = 4_000
-"""Pattern with a length: unrolled as long as states stay under this, else the longest are left out."""
+COUNTED_STATES = 4_000
+"""Pattern with a length that ends in one repeated class, which is counted: states before it."""
+
+LENGTH_EDGES = 40_000
+"""Pattern with a length: unrolled as long as its characters' edges stay under this (twice for a minLength
+alone); else the longest strings are left out."""
+
+LENGTH_BYTES = 60_000
+"""The same of the bytes that spell the characters: classes with much of Unicode have many."""
 
 SPELLED_EDGES = 400
 """Up to so many labels, every JSON spelling of a pattern's characters is taken; above, the usual one."""

@@ -99,28 +99,37 @@ def _with_length(automaton: CharDfa, minimum: int, maximum: int | None, plain: b
     counted = _counted_tail(automaton, minimum, maximum, plain)
     if counted is not None:
         return counted
-    states = len(automaton.rows)
-    if minimum * states > limits.MAX_STRING_STATES:
-        raise ConstraintTooComplex(
-            f"minLength {minimum} together with the pattern needs too large an automaton; "
-            "write the length into the pattern or lower it"
-        )
-    if maximum is not None:
-        most = min(max(limits.LENGTH_STATES // states, 64), limits.MAX_STRING_STATES // states)
-        maximum = min(maximum, max(most, minimum))
-    return _unrolled(automaton, minimum, maximum, plain)
+    # Shorter strings need fewer states: where they are too many, the longest strings are left out.
+    while True:
+        node, reached = _unrolled(automaton, minimum, maximum, plain)
+        if node is not None:
+            return node
+        if maximum is None or reached - 1 < max(minimum, automaton.minimum_length() or 0):
+            raise ConstraintTooComplex(
+                f"minLength {minimum} together with the pattern needs too large an automaton; "
+                "write the length into the pattern or lower it"
+            )
+        maximum = min(reached, maximum) - 1
 
 
-def _unrolled(automaton: CharDfa, minimum: int, maximum: int | None, plain: bool) -> ir.Node:
-    """The automaton with the length so far in its states (up to the minimum, if there is no maximum)."""
+def _unrolled(
+    automaton: CharDfa, minimum: int, maximum: int | None, plain: bool
+) -> tuple[ir.Node | None, int]:
+    """The automaton with the length so far in its states (up to the minimum, if there is no maximum).
+
+    ``None`` and the length that was reached, where that is beyond the budget.
+    """
     outgoing, members = _outgoing(automaton), automaton.partition.members()
     to_accept = _distances(automaton, outgoing)
-    encode = _usual_spelling if plain or maximum is None or maximum > 32 else _every_spelling
-    labels: dict[tuple[int, ...], ir.Node] = {}
+    counted = minimum if maximum is None else maximum
+    encode = _usual_spelling if plain or counted > 32 else _every_spelling
+    labels: dict[tuple[int, ...], tuple[ir.Node, int]] = {}
     nodes: dict[tuple[int, int], int] = {(0, 0): 0}
     queue = [(0, 0)]
     edges: list[tuple[int, ir.Node, int]] = []
     accepting: set[int] = set()
+    total, needed = 0, 2 if maximum is None else 1  # without a maximum nothing can be left out
+    most_bytes, most_edges = needed * limits.LENGTH_BYTES, needed * limits.LENGTH_EDGES
     for state, length in queue:  # grows while it is read
         here = nodes[(state, length)]
         if length >= minimum and state in automaton.accepting:
@@ -132,12 +141,29 @@ def _unrolled(automaton: CharDfa, minimum: int, maximum: int | None, plain: bool
                 continue
             key = tuple(classes)
             if key not in labels:
-                labels[key] = _label(members, classes, encode)
+                label = _label(members, classes, encode)
+                labels[key] = (label, _weight(label))
             if (target, after) not in nodes:
                 nodes[(target, after)] = len(nodes)
                 queue.append((target, after))
-            edges.append((here, labels[key], nodes[(target, after)]))
-    return ir.Graph(tuple(edges), frozenset(accepting)) if accepting else ir.NOTHING
+            edges.append((here, labels[key][0], nodes[(target, after)]))
+            total += labels[key][1]
+        if total > most_bytes or len(edges) > most_edges:
+            return None, after
+    return (ir.Graph(tuple(edges), frozenset(accepting)) if accepting else ir.NOTHING), counted
+
+
+def _weight(node: ir.Node) -> int:
+    """About how many byte transitions a label has."""
+    match node:
+        case ir.CharSet(ranges):
+            return sum(1 if high < 0x80 else 6 for _, high in ranges)
+        case ir.Sequence(items):
+            return sum(_weight(item) for item in items)
+        case ir.Choice(options):
+            return sum(_weight(option) for option in options)
+        case _:
+            return 1
 
 
 def _outgoing(automaton: CharDfa) -> list[dict[int, list[int]]]:
@@ -203,7 +229,7 @@ def _counted_tail(automaton: CharDfa, minimum: int, maximum: int | None, plain: 
             if key not in nodes:
                 nodes[key] = len(nodes)
                 queue.append(key)
-                if len(nodes) > limits.LENGTH_STATES:
+                if len(nodes) > limits.COUNTED_STATES:
                     return None
             edges.append((here, _label(members, labels, encode), nodes[key]))
     last = len(nodes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllm_guided.automaton.automaton import Automaton
@@ -138,9 +138,24 @@ class GrammarCompiler:
         """A Lark or EBNF grammar, told apart by what it is."""
         return self._compile("grammar", text)
 
-    def compile_lark(self, text: str, start: str = "start") -> CompiledGrammar:
-        """A Lark grammar."""
-        return self._compile("lark", text, start=start)
+    def compile_lark(
+        self,
+        text: str,
+        start: str = "start",
+        *,
+        parser: str | None = None,
+        imports: Mapping[str, str] | None = None,
+    ) -> CompiledGrammar:
+        """A Lark grammar.
+
+        Args:
+            text: the grammar.
+            start: the rule to start from.
+            parser: "earley" (default): what Lark's Earley parser with ``lexer="dynamic_complete"`` accepts.
+                "lalr": what its LALR parser with the contextual lexer accepts.
+            imports: the grammars that ``%import .name.RULE`` may name, by name. Files are never read.
+        """
+        return self._compile("lark", text, start=start, parser=parser, imports=imports)
 
     def compile_ebnf(self, text: str, root: str = "root") -> CompiledGrammar:
         """An EBNF grammar as xgrammar and llama.cpp write them."""

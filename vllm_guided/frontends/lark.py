@@ -13,23 +13,34 @@ The steps are the modules of :mod:`vllm_guided.frontends.lark_grammar`.
 
 from __future__ import annotations
 
-from vllm_guided.errors import ConstraintTooComplex
+from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
 from vllm_guided.frontends.lark_grammar import dialect, loader
+from vllm_guided.frontends.lark_grammar.lalr.frontend import lalr_grammar
 from vllm_guided.frontends.lark_grammar.rules import Rules
 from vllm_guided.frontends.positions import half_a_pair
 from vllm_guided.grammar import ir
 
+PARSERS = ("earley", "lalr")
 
-def lark_grammar(text: str, start: str = "start") -> ir.Grammar:
+
+def lark_grammar(text: str, start: str = "start", parser: str = "earley") -> ir.Grammar:
     """The grammar of what ``start`` derives in the Lark grammar ``text``.
 
+    Args:
+        text: the grammar.
+        start: the rule to start from.
+        parser: which of Lark's parsers is to parse the output: ``earley`` (with ``lexer="dynamic_complete"``)
+            or ``lalr`` (with its contextual lexer: keywords before names, priorities, the longest match).
+
     Raises:
-        InvalidConstraint: not a Lark grammar; with line and column.
+        InvalidConstraint: not a Lark grammar, or with ``lalr`` not an LALR(1) one; with line and column.
         UnsupportedConstraint: something this package does not do, by name (an import from a file,
             ``max_tokens``, a back-reference in a regexp).
         ConstraintTooComplex: larger or deeper than the limits.
     """
-    return _convert(text, start, 0)
+    if parser not in PARSERS:
+        raise InvalidConstraint(f"the parser is one of {', '.join(PARSERS)}, not {parser!r}")
+    return _convert(text, start, 0, parser)
 
 
 def nested_lark_grammar(text: str, depth: int) -> ir.Grammar:
@@ -37,14 +48,20 @@ def nested_lark_grammar(text: str, depth: int) -> ir.Grammar:
     return _convert(text, "start", depth)
 
 
-def _convert(text: str, start: str, depth: int) -> ir.Grammar:
+def _convert(text: str, start: str, depth: int, parser: str = "earley") -> ir.Grammar:
     if len(text) > loader.MAX_TEXT:
         raise ConstraintTooComplex(
             f"a Lark grammar has at most {loader.MAX_TEXT:,} characters", where="line 1, column 1"
         )
     try:
         plain = dialect.plain(text)
-        return Rules(plain, loader.load(plain), depth).grammar(start)
+        definitions = loader.load(plain)
+        rules = Rules(plain, definitions, depth)
+        grammar = rules.grammar(start)
+        if parser == "lalr":
+            rules.convert_all()  # Lark compiles every rule, so each has to be sound before it does
+            return lalr_grammar(plain, definitions, start)
+        return grammar
     except ConstraintTooComplex as error:
         if error.where:
             raise

@@ -95,6 +95,11 @@ class PlainText:
         limit = self._moves[place + 1][1] if place + 1 < len(self._moves) else len(self.source)
         return min(old + offset - new, limit)
 
+    @property
+    def additions(self) -> list[int]:
+        """The offsets in the source of what plain Lark does not have."""
+        return [old for _, old in self._moves[::2]]
+
     def where(self, source_offset: int) -> str:
         """The place of an offset of the source, in words."""
         return line_and_column(self.source, source_offset)

@@ -80,12 +80,22 @@ class Rules:
             )
         self.lexemes.analyse(start)
         root = self.use((start, None, ()))
-        while self.pending:
-            key, name = self.pending.pop()
-            self.out[name] = self.rule(key)
+        self._convert_pending()
         begin = "%start"
         self.out[begin] = ir.Rule(self.skips.behind(root))
         return ir.Grammar(self.out, begin)
+
+    def convert_all(self) -> None:
+        """Convert the rules that the start does not reach, too."""
+        for name, definition in self.definitions.items():
+            if not (definition.is_term or definition.params or name in self.plain.parametric):
+                self.use((name, None, ()))
+        self._convert_pending()
+
+    def _convert_pending(self) -> None:
+        while self.pending:
+            key, name = self.pending.pop()
+            self.out[name] = self.rule(key)
 
     def where(self, name: str) -> str:
         """The place of the first mention of a name."""

@@ -1,0 +1,184 @@
+"""Terminals as programs over bytes that keep what a backtracking matcher prefers.
+
+In: the tree of a Python pattern. Out: instructions as in Pike's and Thompson's machines: byte edges, ordered
+branches, assertions, one end. Which match ``re`` finds first is the order of the branches (:mod:`scanner`
+runs them), so that ``a|ab`` matches ``a`` and ``.*?`` as little as it can.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from vllm_guided.automaton.char_expression import (
+    END,
+    Alternation,
+    Chars,
+    Concat,
+    Expression,
+    Look,
+    Repetition,
+    concat,
+    has_look,
+)
+from vllm_guided.automaton.char_sets import Ranges
+from vllm_guided.errors import ConstraintTooComplex, UnsupportedConstraint
+from vllm_guided.frontends import regular
+from vllm_guided.frontends.regex.translate import Translator, utf8
+from vllm_guided.frontends.regular import Dfa
+from vllm_guided.grammar import ir
+
+MAX_INSTRUCTIONS = 40_000
+_NEWLINE = Chars(((10, 10),))
+_LINE_END = Alternation((END, Look(concat([_NEWLINE, END]))))  # what ``$`` is without the flag m
+_ENDING = regular.dfa(ir.optional(ir.text("\n")))
+
+
+@dataclass(frozen=True, slots=True)
+class Assertion:
+    """What the text behind (or before, ``behind``) must, or must not, match."""
+
+    automaton: Dfa
+    behind: bool
+    negated: bool
+    whole: bool = False  # all of the rest, not only its beginning
+
+
+@dataclass(slots=True)
+class Program:
+    """Instructions by number: ``edges`` consume a byte, ``branches`` are taken in order, the best first."""
+
+    edges: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
+    branches: list[tuple[int, ...]] = field(default_factory=list)
+    assertions: dict[int, Assertion] = field(default_factory=dict)
+    start: int = 0
+    end: int = 0
+
+    def instruction(self) -> int:
+        """A new instruction without anything."""
+        if len(self.edges) >= MAX_INSTRUCTIONS:
+            raise ConstraintTooComplex(
+                f"the terminals need more than {MAX_INSTRUCTIONS:,} instructions; use smaller counts"
+            )
+        self.edges.append(())
+        self.branches.append(())
+        return len(self.edges) - 1
+
+    def add(self, tree: Expression, target: int) -> int:
+        """Instructions that match ``tree`` and go on at ``target``; the first of them."""
+        match tree:
+            case Chars(ranges):
+                return self.chars(ranges, target)
+            case Concat(items):
+                for item in reversed(items):
+                    target = self.add(item, target)
+                return target
+            case Alternation(options):
+                if tree == _LINE_END:
+                    number = self.branch(target)
+                    self.assertions[number] = Assertion(_ENDING, behind=False, negated=False, whole=True)
+                    return number
+                return self.branch(*(self.add(option, target) for option in options))
+            case Repetition(item, minimum, maximum, lazy):
+                return self.repeat(item, minimum, maximum, lazy, target)
+            case Look(item, behind, negated):
+                number = self.branch(target)
+                self.assertions[number] = Assertion(_asserted(item, behind), behind, negated)
+                return number
+
+    def branch(self, *targets: int) -> int:
+        """An instruction that tries ``targets`` in order."""
+        number = self.instruction()
+        self.branches[number] = targets
+        return number
+
+    def repeat(self, item: Expression, minimum: int, maximum: int | None, lazy: bool, target: int) -> int:
+        """A quantifier: at each round go on or leave, whichever is preferred first."""
+        if (maximum is None or maximum > minimum) and _nullable(item) and (lazy or not _empty_last(item)):
+            raise UnsupportedConstraint(
+                "with parser='lalr', what a terminal repeats cannot match nothing before it tries to match"
+                " something; write the part so that it is never empty"
+            )
+        if maximum is None:
+            loop = self.instruction()
+            body = self.add(item, loop)
+            self.branches[loop] = (target, body) if lazy else (body, target)
+            target = loop
+        else:
+            leave = target
+            for _ in range(maximum - minimum):
+                body = self.add(item, target)
+                target = self.branch(leave, body) if lazy else self.branch(body, leave)
+        for _ in range(minimum):
+            target = self.add(item, target)
+        return target
+
+    def chars(self, ranges: Ranges, target: int) -> int:
+        """One character of a set."""
+        automaton = _char(ranges)
+        numbers = [
+            target if state in automaton.accepting else self.instruction()
+            for state in range(len(automaton.edges))
+        ]
+        for state, edges in enumerate(automaton.edges):
+            if state not in automaton.accepting:
+                self.edges[numbers[state]] = tuple((mask, numbers[after]) for mask, after in edges)
+        return numbers[0]
+
+
+@lru_cache(maxsize=1024)
+def _char(ranges: Ranges) -> Dfa:
+    return regular.dfa(ir.char_set(ranges))
+
+
+def _asserted(item: Expression, behind: bool) -> Dfa:
+    if has_look(item):
+        raise UnsupportedConstraint(
+            "with parser='lalr', a terminal's lookaround has no anchor and no other lookaround in it"
+        )
+    node = Translator(utf8).node(item)
+    return regular.dfa(ir.sequence(regular.TEXT_NODE, node) if behind else node)
+
+
+def _nullable(tree: Expression) -> bool:
+    match tree:
+        case Chars():
+            return False
+        case Concat(items):
+            return all(_nullable(item) for item in items)
+        case Alternation(options):
+            return any(_nullable(option) for option in options)
+        case Repetition(item, minimum):
+            return minimum == 0 or _nullable(item)
+        case _:
+            return True
+
+
+def _empty_last(tree: Expression) -> bool:
+    """Whether a nullable tree tries the empty match after every other."""
+    match tree:
+        case Concat(items):
+            return all(_empty_last(item) for item in items)
+        case Alternation(options):
+            return not any(_nullable(option) for option in options[:-1]) and _empty_last(options[-1])
+        case Repetition(item, _, _, lazy):
+            return not lazy and (not _nullable(item) or _empty_last(item))
+        case Look():
+            return False
+        case _:
+            return True
+
+
+def loose(tree: Expression) -> Expression:
+    """``tree`` without its assertions: it matches at least as much."""
+    match tree:
+        case Concat(items):
+            return Concat(tuple(loose(item) for item in items))
+        case Alternation(options):
+            return Alternation(tuple(loose(option) for option in options))
+        case Repetition(item, minimum, maximum, lazy):
+            return Repetition(loose(item), minimum, maximum, lazy)
+        case Look():
+            return Concat()
+        case _:
+            return tree

@@ -1,0 +1,184 @@
+"""Tokens in their contexts, as rules: what is ignored, then one terminal, under an earlier token's watch.
+
+A context's lexer is that of the parser's state; its watch is what the tokens before it forbid to follow. Each
+token is a rule for one lexer, one watch before it and one watch behind it.
+"""
+
+from __future__ import annotations
+
+from vllm_guided.frontends.lark_grammar.lalr.lexers import Lexer, Lexers
+from vllm_guided.frontends.lark_grammar.lalr.machines import Machine
+from vllm_guided.frontends.lark_grammar.lalr.merge import trimmed
+from vllm_guided.frontends.lark_grammar.lalr.watches import NOTHING, VIOLATED, Watches
+from vllm_guided.frontends.wide import is_wide
+from vllm_guided.grammar import ir
+
+_SMALL = 6  # states of an automaton that is written out at each use
+
+
+class Tokens:
+    """Writes the rules of tokens into ``rules``."""
+
+    def __init__(self, lexers: Lexers, watches: Watches, rules: dict[str, ir.Rule]) -> None:
+        self.lexers = lexers
+        self.watches = watches
+        self.rules = rules
+        self.first: dict[frozenset[int], int] = {}
+        self.skipped: dict[tuple[frozenset[int], int], dict[int, ir.Node]] = {}
+        self.found: dict[tuple[frozenset[int], int, int], dict[int, ir.Node]] = {}
+        self.runs: dict[tuple[int, int], dict[int, ir.Node]] = {}
+        self.numbers: dict[Machine, int] = {}
+        self.names: dict[object, str] = {}
+
+    def first_bytes(self, accepted: frozenset[int]) -> int:
+        """What a token or ignored text can begin with."""
+        if accepted not in self.first:
+            mask = 0
+            for index in accepted | self.lexers.ignored:
+                mask |= self.lexers.matching(index).first_bytes()
+            self.first[accepted] = mask
+        return self.first[accepted]
+
+    def before(self, accepted: frozenset[int], watch: int) -> int:
+        """The watch as far as it says something to a lexer."""
+        return self.watches.before(watch, self.first_bytes(accepted))
+
+    def token(self, accepted: frozenset[int], watch: int, terminal: int) -> dict[int, ir.Node]:
+        """Nodes of the terminal with ignored text before it, by the watch behind them."""
+        key = (accepted, watch, terminal)
+        if key not in self.found:
+            lexer = self.lexers.lexer(accepted)
+            options: dict[int, list[ir.Node]] = {}
+            machine = self.lexers.machine(lexer, terminal)
+            for between, skipped in self.skips(accepted, watch).items():
+                for after, node in self.run(machine, between).items():
+                    options.setdefault(after, []).append(ir.sequence(skipped, node))
+            self.found[key] = {
+                after: self._named(("token", accepted, watch, terminal, after), ir.choice(*nodes))
+                for after, nodes in options.items()
+            }
+        return self.found[key]
+
+    def skips(self, accepted: frozenset[int], watch: int) -> dict[int, ir.Node]:
+        """Nodes of any number of ignored texts, by the watch behind them."""
+        key = (accepted, watch)
+        if key not in self.skipped:
+            edges: list[tuple[int, ir.Node, int]] = []
+            numbers = {watch: 0}
+            order = [watch]
+            lexer: Lexer = self.lexers.lexer(accepted)
+            machines = [self.lexers.machine(lexer, i, ignored=True) for i in sorted(self.lexers.ignored)]
+            for here in order:
+                for machine in machines:
+                    for after, node in self.run(machine, here).items():
+                        after = self.before(accepted, after)
+                        if after not in numbers:
+                            numbers[after] = len(order)
+                            order.append(after)
+                        edges.append((numbers[here], node, numbers[after]))
+            found: dict[int, ir.Node] = {watch: ir.EMPTY} if not edges else {}
+            for after, number in numbers.items() if edges else ():
+                node = ir.Graph(tuple(edges), frozenset([number]))
+                found[after] = self._named(("skip", accepted, watch, after), node)
+            self.skipped[key] = found
+        return self.skipped[key]
+
+    def run(self, machine: Machine, watch: int) -> dict[int, ir.Node]:
+        """Nodes of one text of the machine, read under a watch, by the watch behind it."""
+        number = self.numbers.setdefault(machine, len(self.numbers))
+        key = (number, watch)
+        if key not in self.runs:
+            self.runs[key] = self._run(machine, number, watch)
+        return self.runs[key]
+
+    def _run(self, machine: Machine, number: int, watch: int) -> dict[int, ir.Node]:
+        """The product of machine and watch; from where the watch is over, the machine's own rules."""
+        order = [(0, watch)]
+        numbers = {order[0]: 0}
+        edges: list[tuple[int, ir.Node, int]] = []
+        ends: dict[int, set[int]] = {}
+        tails: list[tuple[int, int]] = []
+        for place in order:
+            state, watched = place
+            here = numbers[place]
+            if watched == NOTHING and here and len(machine.edges) > _SMALL:
+                tails.append((here, state))
+                continue
+            for after in machine.ends[state]:
+                both = self.watches.both(after, watched)
+                ends.setdefault(both, set()).add(here)
+            for mask, target, later in self._moves(machine, state, watched):
+                pair = (target, later)
+                if pair not in numbers:
+                    numbers[pair] = len(order)
+                    order.append(pair)
+                edges.append((here, ir.ByteSet(mask), numbers[pair]))
+        behind = {state: self._exits(machine, state) for _, state in tails}
+        final = len(order)
+        found: dict[int, ir.Node] = {}
+        for after in sorted({*ends, *(after for exits in behind.values() for after in exits)}):
+            rest = [
+                (here, self._tail(machine, number, state, after), final)
+                for here, state in tails
+                if after in behind[state]
+            ]
+            accepting = frozenset((*ends.get(after, ()), *((final,) if rest else ())))
+            node = trimmed(ir.Graph((*edges, *rest), accepting))
+            found[after] = self._named(("run", number, watch, after), node)
+        return found
+
+    def _moves(self, machine: Machine, state: int, watch: int) -> list[tuple[int, int, int]]:
+        moves = []
+        for mask, target in machine.edges[state]:
+            for other, later in self.watches.watches[watch].edges:
+                if mask & other:
+                    if later != VIOLATED:
+                        moves.append((mask & other, target, later))
+                    mask &= ~other
+            if mask:
+                moves.append((mask, target, NOTHING))
+        return moves
+
+    def _exits(self, machine: Machine, state: int) -> set[int]:
+        """The watches with which a token can end from a state on."""
+        seen = {state}
+        todo = [state]
+        found: set[int] = set()
+        for here in todo:
+            found.update(machine.ends[here])
+            for _, target in machine.edges[here]:
+                if target not in seen:
+                    seen.add(target)
+                    todo.append(target)
+        return found
+
+    def _tail(self, machine: Machine, number: int, state: int, after: int) -> ir.Node:
+        """The rest of the machine's texts from a state on, as a rule of its own."""
+        name = f"%tail{number}/{state}>{after}"
+        if name not in self.rules:
+            order = [state]
+            numbers = {state: 0}
+            edges = []
+            for here in order:
+                for mask, target in machine.edges[here]:
+                    if target not in numbers:
+                        numbers[target] = len(order)
+                        order.append(target)
+                    edges.append((numbers[here], ir.ByteSet(mask), numbers[target]))
+            accepting = frozenset(numbers[s] for s in order if after in machine.ends[s])
+            node = trimmed(ir.Graph(tuple(edges), accepting))
+            self.rules[name] = ir.Rule(node, shared=is_wide(node))
+        return ir.Ref(name)
+
+    def _named(self, key: tuple[object, ...], node: ir.Node) -> ir.Node:
+        """The node, as a rule of its own unless it is small."""
+        if isinstance(node, ir.Ref) or node == ir.EMPTY:
+            return node
+        if isinstance(node, ir.Graph) and len(node.edges) == 1 and isinstance(node.edges[0][1], ir.ByteSet):
+            source, label, target = node.edges[0]
+            if source != target and node.accepting == frozenset([target]) and source == node.start:
+                return label
+        name = f"%{key[0]}{len(self.names)}"
+        self.names[key] = name
+        self.rules[name] = ir.Rule(node, shared=is_wide(node))
+        return ir.Ref(name)

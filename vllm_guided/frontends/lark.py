@@ -13,6 +13,8 @@ The steps are the modules of :mod:`vllm_guided.frontends.lark_grammar`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
 from vllm_guided.frontends.lark_grammar import dialect, loader
 from vllm_guided.frontends.lark_grammar.lalr.frontend import lalr_grammar
@@ -23,7 +25,9 @@ from vllm_guided.grammar import ir
 PARSERS = ("earley", "lalr")
 
 
-def lark_grammar(text: str, start: str = "start", parser: str = "earley") -> ir.Grammar:
+def lark_grammar(
+    text: str, start: str = "start", parser: str = "earley", imports: Mapping[str, str] | None = None
+) -> ir.Grammar:
     """The grammar of what ``start`` derives in the Lark grammar ``text``.
 
     Args:
@@ -31,32 +35,35 @@ def lark_grammar(text: str, start: str = "start", parser: str = "earley") -> ir.
         start: the rule to start from.
         parser: which of Lark's parsers is to parse the output: ``earley`` (with ``lexer="dynamic_complete"``)
             or ``lalr`` (with its contextual lexer: keywords before names, priorities, the longest match).
+        imports: the texts that ``%import .name.RULE`` may name, by name; files are never read.
 
     Raises:
         InvalidConstraint: not a Lark grammar, or with ``lalr`` not an LALR(1) one; with line and column.
-        UnsupportedConstraint: something this package does not do, by name (an import from a file,
-            ``max_tokens``, a back-reference in a regexp).
+        UnsupportedConstraint: something this package does not do, by name (an import of what was not
+            passed in, ``max_tokens``, a back-reference in a regexp).
         ConstraintTooComplex: larger or deeper than the limits.
     """
     if parser not in PARSERS:
         raise InvalidConstraint(f"the parser is one of {', '.join(PARSERS)}, not {parser!r}")
-    return _convert(text, start, 0, parser)
+    if imports is not None and not all(isinstance(item, str) for pair in imports.items() for item in pair):
+        raise InvalidConstraint("imports are texts of grammars by name")
+    return _convert(text, start, 0, parser, imports or {})
 
 
-def nested_lark_grammar(text: str, depth: int) -> ir.Grammar:
+def nested_lark_grammar(text: str, depth: int, imports: Mapping[str, str]) -> ir.Grammar:
     """The grammar in ``%lark { ... }``, ``depth`` levels down."""
-    return _convert(text, "start", depth)
+    return _convert(text, "start", depth, "earley", imports)
 
 
-def _convert(text: str, start: str, depth: int, parser: str = "earley") -> ir.Grammar:
-    if len(text) > loader.MAX_TEXT:
+def _convert(text: str, start: str, depth: int, parser: str, imports: Mapping[str, str]) -> ir.Grammar:
+    if len(text) + sum(map(len, imports.values())) > loader.MAX_TEXT:
         raise ConstraintTooComplex(
             f"a Lark grammar has at most {loader.MAX_TEXT:,} characters", where="line 1, column 1"
         )
     try:
         plain = dialect.plain(text)
-        definitions = loader.load(plain)
-        rules = Rules(plain, definitions, depth)
+        definitions = loader.load(plain, imports)
+        rules = Rules(plain, definitions, depth, imports)
         grammar = rules.grammar(start)
         if parser == "lalr":
             rules.convert_all()  # Lark compiles every rule, so each has to be sound before it does

@@ -20,14 +20,12 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_right
-from dataclasses import dataclass, field
 from typing import Any
 
 from vllm_guided.errors import InvalidConstraint, UnsupportedConstraint
 from vllm_guided.frontends.json_text import members
 from vllm_guided.frontends.lark_grammar import parametric
-from vllm_guided.frontends.positions import line_and_column
+from vllm_guided.frontends.lark_grammar.plain_text import Attribute, Extension, PlainText
 
 UNBOUNDED = 2_000_000_011  # how "no limit" is written where Lark wants a number
 MAX_COUNT = 1_000_000
@@ -52,63 +50,6 @@ _TOKEN = re.compile(
 _SPECIAL_NAME = re.compile(r"<\|[^|>\s]*\|>|<[^\s\[\]<>|][^\s<>]*>")
 _OPTIONS = frozenset({"%llguidance", "%grammar_options"})
 _KNOWN_OPTIONS = frozenset({"allow_initial_skip", "no_forcing", "allow_invalid_utf8"})
-
-
-@dataclass(frozen=True, slots=True)
-class Extension:
-    """One addition: ``kind`` is json, lark, regex, special, call, condition, and, or not."""
-
-    kind: str
-    value: Any
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Attribute:
-    """``key`` or ``key=value`` behind a rule's name; ``kind`` is flag, string, regexp, name or number."""
-
-    kind: str
-    value: str
-    offset: int
-
-
-@dataclass(slots=True)
-class PlainText:
-    """What :func:`plain` gives: the text for Lark's loader, and what was taken out of it."""
-
-    source: str
-    text: str = ""
-    extensions: list[Extension] = field(default_factory=list)
-    attributes: dict[str, dict[str, Attribute]] = field(default_factory=dict)
-    parametric: set[str] = field(default_factory=set)
-    names: dict[str, list[int]] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
-    sentinel: str = "\ue000"
-    _moves: list[tuple[int, int]] = field(default_factory=list)
-
-    def source_offset(self, offset: int) -> int:
-        """Where the character at ``offset`` of ``text`` comes from in ``source``."""
-        place = bisect_right(self._moves, (offset, len(self.source))) - 1
-        if place < 0:
-            return offset
-        new, old = self._moves[place]
-        limit = self._moves[place + 1][1] if place + 1 < len(self._moves) else len(self.source)
-        return min(old + offset - new, limit)
-
-    @property
-    def additions(self) -> list[int]:
-        """The offsets in the source of what plain Lark does not have."""
-        return [old for _, old in self._moves[::2]]
-
-    def where(self, source_offset: int) -> str:
-        """The place of an offset of the source, in words."""
-        return line_and_column(self.source, source_offset)
-
-    def extension(self, literal: str) -> Extension | None:
-        """The addition a string literal of ``text`` stands for, if it stands for one."""
-        if not literal.startswith('"' + self.sentinel):
-            return None
-        return self.extensions[int(literal[2:-1])]
 
 
 def plain(source: str) -> PlainText:

@@ -24,9 +24,9 @@ from lark.grammar import Symbol
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint, UnsupportedConstraint
 from vllm_guided.frontends import regular
 from vllm_guided.frontends.first import first_of
-from vllm_guided.frontends.lark_grammar.dialect import Attribute, PlainText
 from vllm_guided.frontends.lark_grammar.loader import LarkTree
 from vllm_guided.frontends.lark_grammar.occurrences import Occurrences
+from vllm_guided.frontends.lark_grammar.plain_text import Attribute, PlainText
 from vllm_guided.frontends.lark_grammar.terminals import Terminals
 from vllm_guided.grammar import ir
 

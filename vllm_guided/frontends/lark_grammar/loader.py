@@ -5,27 +5,30 @@ and ``%override`` done) and the names that are ignored. Everything Lark checks i
 counts, which its next step would write out, are still counts.
 
 Imports come from the grammars that lie in the lark package (common, python, unicode, lark), read once per
-process. Nothing else is read: a request must not choose a file.
+process, and from texts that the caller passes in by name. Nothing else is read: a request must not choose a
+file.
 """
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from lark import Tree
+from lark import Token, Tree
 from lark import load_grammar as stock
 from lark.exceptions import GrammarError as LarkGrammarError
 from lark.exceptions import LarkError, UnexpectedCharacters, UnexpectedToken
 from lark.grammar import Symbol
 
-from vllm_guided.errors import InvalidConstraint, UnsupportedConstraint
-from vllm_guided.frontends.lark_grammar.dialect import PlainText
+from vllm_guided.errors import GrammarError, InvalidConstraint, UnsupportedConstraint
+from vllm_guided.frontends.lark_grammar import dialect
+from vllm_guided.frontends.lark_grammar.plain_text import PlainText
 from vllm_guided.frontends.positions import offset_of
 
 #: A tree of Lark's: its children are trees, tokens and symbols, so no type says more.
@@ -54,10 +57,20 @@ class _Builder(stock.GrammarBuilder):  # type: ignore[misc]
     refer to one another by name; only the library's own grammars are loaded as Lark does it.
     """
 
-    def __init__(self, *, library: bool = False, fresh_imports: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        library: bool = False,
+        fresh_imports: bool = False,
+        imports: Imports | None = None,
+        folder: tuple[str, ...] = (),
+    ) -> None:
         super().__init__()
         self.library = library
         self.fresh_imports = fresh_imports
+        self.imports = imports or Imports(None, {})
+        self.folder = folder
+        self.foreign: set[str] = set()  # what comes from a text that is not this one
         self.terminals: dict[str, LarkTree] = {}
 
     def _keep_apart(self) -> None:
@@ -96,10 +109,17 @@ class _Builder(stock.GrammarBuilder):  # type: ignore[misc]
         base_mangle: Callable[[str], str] | None = None,
     ) -> None:
         name = ".".join(dotted_path)
+        passed = ".".join((*self.folder, *dotted_path)) if base_path is not None else name
+        if passed in self.imports.texts and not self.library:
+            definitions = self.imports.definitions(passed, tuple(dotted_path), aliases, base_mangle)
+            self._take(name, definitions)
+            self.foreign |= definitions.keys()
+            return
         if base_path is not None:
             raise UnsupportedConstraint(
-                f"%import .{name}: grammars are not read from files; write the definitions into the grammar"
-                f" (importable are {', '.join(BUNDLED)})"
+                f"%import .{name}: grammars are not read from files; pass the text in by its name"
+                f" (imports={{{passed!r}: ...}}), or write the definitions into the grammar (importable as"
+                f" they are: {', '.join(BUNDLED)})"
             )
         if name not in BUNDLED:
             raise InvalidConstraint(
@@ -115,11 +135,97 @@ class _Builder(stock.GrammarBuilder):  # type: ignore[misc]
                 raise InvalidConstraint(f"%import {name}.{wanted}: {name} does not define {wanted}")
             if called in self._definitions:
                 raise InvalidConstraint(f"%import {name}.{wanted}: {called} is already defined")
+        self._take(name, {called: copy(d) for called, d in definitions.items()})
+        self.foreign |= definitions.keys()
+
+    def _take(self, name: str, definitions: dict[str, Any]) -> None:
         for called in definitions:
             if called in self._definitions:
                 raise InvalidConstraint(f"%import {name}: {called} is already defined")
-        self._definitions.update({called: copy(d) for called, d in definitions.items()})
+        self._definitions.update(definitions)
         self._keep_apart()
+
+
+class Imports:
+    """The grammars that a request brings along, by dotted name (``a/b.lark`` is ``a.b``)."""
+
+    def __init__(self, plain: PlainText | None, texts: Mapping[str, str]) -> None:
+        self.plain = plain
+        self.texts = {name.removesuffix(".lark").replace("/", "."): text for name, text in texts.items()}
+        self.under_way: list[str] = []
+
+    def definitions(
+        self,
+        name: str,
+        dotted_path: tuple[str, ...],
+        aliases: dict[str, str],
+        base_mangle: Callable[[str], str] | None,
+    ) -> dict[str, Any]:
+        """What ``aliases`` and all they use are in the grammar of that name, under mangled names."""
+        if name in self.under_way:
+            raise InvalidConstraint(f"the imported grammar {name!r} imports itself")
+        self.under_way.append(name)
+        try:
+            return self._definitions(name, dotted_path, aliases, base_mangle)
+        except GrammarError as error:
+            where = (
+                error.where if " of " in error.where else f"{error.where or 'line 1, column 1'} of {name!r}"
+            )
+            raise type(error)(error.message, where=where) from None
+        finally:
+            self.under_way.pop()
+
+    def _definitions(
+        self,
+        name: str,
+        dotted_path: tuple[str, ...],
+        aliases: dict[str, str],
+        base_mangle: Callable[[str], str] | None,
+    ) -> dict[str, Any]:
+        assert self.plain is not None
+        plain = dialect.plain(self.texts[name])
+        if plain.extensions or plain.attributes or plain.parametric or plain.options:
+            raise UnsupportedConstraint(
+                "llguidance's additions have no place in an imported grammar; use plain Lark there",
+                where=plain.where(plain.additions[0]),
+            )
+        mangle = stock._get_mangle("__".join(dotted_path), aliases, base_mangle)  # type: ignore[no-untyped-call]
+        builder = _Builder(fresh_imports=True, imports=self, folder=tuple(name.split(".")[:-1]))
+        with _explaining(plain):
+            builder.load_grammar(plain.text, f"<{name}>", mangle)
+        builder.put_back()
+        base = self.plain.attach(name, plain)
+        wanted = [mangle(alias) for alias in aliases]
+        for alias, called in zip(aliases, wanted, strict=True):
+            if called not in builder._definitions:
+                raise InvalidConstraint(f"{name} does not define {alias}")
+        needed = dict.fromkeys(wanted)
+        for called in list(needed):
+            self._need(called, builder._definitions, needed)
+        for called in needed:
+            definition = builder._definitions[called]
+            if definition.tree is not None and called not in builder.foreign:
+                _move(definition.tree, base)
+            self.plain.names.setdefault(called, self.plain.names.get(dotted_path[0], [0]))
+        return {called: builder._definitions[called] for called in needed}
+
+    def _need(self, name: str, definitions: dict[str, Any], needed: dict[str, None]) -> None:
+        todo = [name]
+        while todo:
+            definition = definitions[todo.pop()]
+            if definition.tree is None:
+                continue
+            for symbol in _symbols(definition.tree):
+                if symbol.name in definitions and symbol.name not in needed:
+                    needed[symbol.name] = None
+                    todo.append(symbol.name)
+
+
+def _move(tree: LarkTree, base: int) -> None:
+    """Move the places of a tree's tokens to where its text is attached."""
+    for token in tree.scan_values(lambda value: isinstance(value, Token)):
+        if token.start_pos is not None:
+            token.start_pos += base
 
 
 def _import(
@@ -132,6 +238,9 @@ def _import(
     builder.load_grammar(text, f"<{name}.lark>", mangle)
     exported = frozenset(wanted for wanted in names if mangle(wanted) in builder._definitions)
     builder._remove_unused([mangle(wanted) for wanted in names])  # type: ignore[no-untyped-call]
+    for definition in builder._definitions.values():
+        for token in definition.tree.scan_values(lambda value: isinstance(value, Token)):
+            token.start_pos = None  # no place in the text of the request
     return builder._definitions, exported
 
 
@@ -147,21 +256,32 @@ _WORDS = frozenset({
 })  # fmt: skip
 
 
-def load(plain: PlainText) -> Definitions:
-    """Parse and check ``plain.text`` with Lark.
+def load(plain: PlainText, imports: Mapping[str, str] | None = None) -> Definitions:
+    """Parse and check ``plain.text`` with Lark; ``imports`` are texts that it may import by name.
 
     Raises:
         InvalidConstraint: what Lark refuses, with line and column.
         UnsupportedConstraint: an import from a file.
     """
-    builder = _Builder(fresh_imports="%extend" in plain.text or "%override" in plain.text)
-    try:
+    builder = _Builder(
+        fresh_imports="%extend" in plain.text or "%override" in plain.text,
+        imports=Imports(plain, imports or {}),
+    )
+    with _explaining(plain):
         with _LOCK:
             builder.load_grammar(plain.text, "<string>")
         builder.put_back()
         builder.validate()
         check_terminals(builder._definitions, plain)
-    except (InvalidConstraint, UnsupportedConstraint) as error:
+    return Definitions(builder._definitions, tuple(builder._ignore_names))
+
+
+@contextmanager
+def _explaining(plain: PlainText) -> Iterator[None]:
+    """Lark's exceptions as ours, with the place in ``plain``."""
+    try:
+        yield
+    except GrammarError as error:
         where = error.where or plain.where(max(plain.source.find("%import"), 0))
         raise type(error)(error.message, where=where) from None
     except UnexpectedCharacters as error:
@@ -177,7 +297,6 @@ def load(plain: PlainText) -> Definitions:
         raise _refused(message, plain, cause.line, cause.column) from None
     except (LarkGrammarError, LarkError, AssertionError, SyntaxError, ValueError) as error:
         raise explained(error, plain) from None
-    return Definitions(builder._definitions, tuple(builder._ignore_names))
 
 
 def _shown(token: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from lark.grammar import Symbol
 
 from vllm_guided.errors import UnsupportedConstraint
-from vllm_guided.frontends.lark_grammar.dialect import PlainText
+from vllm_guided.frontends.lark_grammar.plain_text import PlainText
 from vllm_guided.grammar import ir
 
 

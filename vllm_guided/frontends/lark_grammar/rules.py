@@ -6,6 +6,7 @@ trees, not its language, so they leave nothing behind here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lark import Token
@@ -15,9 +16,9 @@ from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstr
 from vllm_guided.frontends.embedding import embed
 from vllm_guided.frontends.first import first_of
 from vllm_guided.frontends.lark_grammar import parametric
-from vllm_guided.frontends.lark_grammar.dialect import Extension, PlainText
 from vllm_guided.frontends.lark_grammar.lexemes import Lexemes
 from vllm_guided.frontends.lark_grammar.loader import Definitions, LarkTree
+from vllm_guided.frontends.lark_grammar.plain_text import Extension, PlainText
 from vllm_guided.frontends.lark_grammar.skips import Skips
 from vllm_guided.frontends.lark_grammar.terminals import Terminals, structured_regex
 from vllm_guided.frontends.wide import is_wide
@@ -45,10 +46,17 @@ class _Scope:
 class Rules:
     """Converts what ``start`` reaches."""
 
-    def __init__(self, plain: PlainText, definitions: Definitions, depth: int = 0) -> None:
+    def __init__(
+        self,
+        plain: PlainText,
+        definitions: Definitions,
+        depth: int = 0,
+        imports: Mapping[str, str] | None = None,
+    ) -> None:
         self.plain = plain
         self.definitions = definitions.by_name
         self.depth = depth
+        self.imports = imports or {}
         self.terminals = Terminals(plain, self.definitions)
         self.lexemes = Lexemes(plain, self.definitions, self.terminals)
         self.out: dict[str, ir.Rule] = {}
@@ -305,7 +313,7 @@ class Rules:
 
                 if self.depth >= MAX_NESTED:
                     raise ConstraintTooComplex(f"%lark is nested more than {MAX_NESTED} times")
-                grammar = nested_lark_grammar(extension.value, self.depth + 1)
+                grammar = nested_lark_grammar(extension.value, self.depth + 1, self.imports)
         except GrammarError as error:
             inner = f"{error.where}: {error.message}" if error.where else error.message
             raise type(error)(f"in %{extension.kind}: {inner}", where=where) from None

@@ -22,8 +22,9 @@ from lark.grammar import Symbol
 
 from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint, UnsupportedConstraint
 from vllm_guided.frontends import regular
-from vllm_guided.frontends.lark_grammar.dialect import UNBOUNDED, Extension, PlainText, check_counts
+from vllm_guided.frontends.lark_grammar.dialect import UNBOUNDED, check_counts
 from vllm_guided.frontends.lark_grammar.loader import LarkTree
+from vllm_guided.frontends.lark_grammar.plain_text import Extension, PlainText
 from vllm_guided.frontends.substring import substring_node
 from vllm_guided.frontends.wide import size
 from vllm_guided.grammar import ir
@@ -32,6 +33,7 @@ MAX_PATTERN = 200_000
 MAX_ITEMS = 20_000
 _ESCAPED = re.compile(r"\\.|\[(?:\\.|[^\]\\])(?:\\.|[^\]\\])*\]|\(\?#[^)]*\)", re.DOTALL)
 _BRACED = re.compile(r"((?:^|[^\\])(?:\\\\)*)\\u\{([0-9a-fA-F]{1,8})\}")
+_BACKSPACE = re.compile(r"\\.", re.DOTALL)
 _LAZY = re.compile(r"[*+?}]\?")
 
 
@@ -104,7 +106,7 @@ class Terminals:
     def where(self, token: Any) -> str:
         """The place of a token of Lark's tree."""
         offset = getattr(token, "start_pos", None)
-        return self.plain.where(self.plain.source_offset(offset)) if offset is not None else ""
+        return self.plain.token_where(offset) if offset is not None else ""
 
     def node(self, tree: LarkTree, where: str = "") -> ir.Node:
         """The language of a terminal's tree (``expansions``, or a literal or range standing in a rule)."""
@@ -168,6 +170,8 @@ class Terminals:
     def _literal(self, token: Token) -> Any:
         if token.type == "REGEXP" and "\\u{" in token:  # ECMA-262's and Rust's spelling of a code point
             token = Token.new_borrow_pos(token.type, _BRACED.sub(_code_point, token), token)
+        if token.type == "STRING" and "\\b" in token:  # a backspace, as JSON and llguidance spell it
+            token = Token.new_borrow_pos(token.type, _BACKSPACE.sub(_backspace, token), token)
         try:
             return stock._literal_to_pattern(token)  # type: ignore[no-untyped-call]
         except (LarkGrammarError, SyntaxError, ValueError, AssertionError):
@@ -332,6 +336,10 @@ class Terminals:
 def _code_point(match: re.Match[str]) -> str:
     code = int(match[2], 16)
     return f"{match[1]}\\U{code:08x}" if code <= ir.MAX_CODE_POINT else match[0]
+
+
+def _backspace(match: re.Match[str]) -> str:
+    return r"\x08" if match[0] == r"\b" else match[0]
 
 
 def _grouped(pattern: str) -> str:

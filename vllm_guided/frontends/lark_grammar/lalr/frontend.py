@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from vllm_guided.errors import GrammarError, InvalidConstraint
-from vllm_guided.frontends.lark_grammar.dialect import PlainText
 from vllm_guided.frontends.lark_grammar.lalr.contexts import Contexts
 from vllm_guided.frontends.lark_grammar.lalr.lexers import Lexers
 from vllm_guided.frontends.lark_grammar.lalr.productions import Compiled
@@ -11,6 +10,7 @@ from vllm_guided.frontends.lark_grammar.lalr.tables import Production, Tables
 from vllm_guided.frontends.lark_grammar.lalr.tokens import Tokens
 from vllm_guided.frontends.lark_grammar.lalr.watches import Watches
 from vllm_guided.frontends.lark_grammar.loader import Definitions
+from vllm_guided.frontends.lark_grammar.plain_text import PlainText
 from vllm_guided.grammar import ir
 
 

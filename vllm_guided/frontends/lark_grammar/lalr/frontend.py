@@ -7,7 +7,7 @@ from vllm_guided.frontends.lark_grammar.lalr.contexts import Contexts
 from vllm_guided.frontends.lark_grammar.lalr.lexers import Lexers
 from vllm_guided.frontends.lark_grammar.lalr.productions import Compiled
 from vllm_guided.frontends.lark_grammar.lalr.tables import Production, Tables
-from vllm_guided.frontends.lark_grammar.lalr.tokens import Tokens
+from vllm_guided.frontends.lark_grammar.lalr.views import Views
 from vllm_guided.frontends.lark_grammar.lalr.watches import Watches
 from vllm_guided.frontends.lark_grammar.loader import Definitions
 from vllm_guided.frontends.lark_grammar.plain_text import PlainText
@@ -67,4 +67,4 @@ def _grammar(compiled: Compiled, start: str) -> ir.Grammar:
     tables = Tables(productions, end + 1, end, names)
     watches = Watches()
     lexers = Lexers(compiled.terminals, frozenset(compiled.ignored), watches)
-    return Contexts(tables, Tokens(lexers, watches, {}), watches).grammar()
+    return Contexts(tables, Views(lexers), watches).grammar()

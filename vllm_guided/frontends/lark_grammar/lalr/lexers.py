@@ -55,7 +55,9 @@ class Lexers:
         self.competing: dict[tuple[int, int], bool] = {}
         self.matched: dict[tuple[int, int], bool] = {}
         self.lexers: dict[frozenset[int], Lexer] = {}
-        self.machines: dict[object, Machine] = {}
+        self.machines: list[Machine] = []
+        self.built: dict[object, int] = {}
+        self.numbers: dict[Machine, int] = {}
 
     def _add(self, terminal: Any) -> None:
         try:
@@ -103,8 +105,8 @@ class Lexers:
             self.matched[key] = self.scanner.prefers(self.starts[regexp], data)
         return self.matched[key]
 
-    def machine(self, lexer: Lexer, terminal: int, *, ignored: bool = False) -> Machine:
-        """The automaton of a terminal's tokens; ``ignored``: of what the lexer drops as that terminal."""
+    def machine(self, lexer: Lexer, terminal: int, *, ignored: bool = False) -> int:
+        """The number of the automaton of a terminal's tokens; ``ignored``: of what the lexer drops as it."""
         sources: dict[int, int | None] = {}
         for index in lexer.order:
             if ignored:
@@ -116,7 +118,7 @@ class Lexers:
                 elif terminal in lexer.retyped.get(index, ()):
                     sources[index] = terminal
         if not sources:
-            return Machine(((),), ((),))
+            return self._numbered(Machine(((),), ((),)))
         final = max(lexer.order.index(index) for index in sources)
         beside = tuple(
             index
@@ -126,8 +128,8 @@ class Lexers:
         listed = {i: () if ignored else lexer.retyped.get(i, ()) for i in sources}
         words = tuple(sorted({word for found in listed.values() for word in found}))
         key = (tuple(sorted(sources.items(), key=str)), beside, tuple(sorted(listed.items())))
-        machine = self.machines.get(key)
-        if machine is None:
+        number = self.built.get(key)
+        if number is None:
             place = {word: number for number, word in enumerate(words)}
             wanted = Wanted(
                 tuple(self.word(word) for word in words),
@@ -135,8 +137,16 @@ class Lexers:
                 {self.ends[i]: None if word is None else place[word] for i, word in sources.items()},
             )
             instructions = [self.starts[index] for index in beside]
-            machine = self.machines[key] = build(self.scanner, self.watches, instructions, wanted)
-        return machine
+            machine = build(self.scanner, self.watches, instructions, wanted)
+            number = self.built[key] = self._numbered(machine)
+        return number
+
+    def _numbered(self, machine: Machine) -> int:
+        number = self.numbers.get(machine)
+        if number is None:
+            number = self.numbers[machine] = len(self.machines)
+            self.machines.append(machine)
+        return number
 
     def word(self, string: int) -> Dfa:
         """A string as Lark looks for it in a token: a line end behind it does not count."""

@@ -76,16 +76,14 @@ def build(scanner: Scanner, watches: Watches, instructions: Sequence[int], wante
     order = [first]
     edges: list[list[tuple[int, int]]] = []
     ends: list[tuple[int, ...]] = []
-    masks = [mask for automaton in wanted.automata for row in automaton.edges for mask, _ in row]
+    masks = {mask for automaton in wanted.automata for row in automaton.edges for mask, _ in row}
     for place, words in order:
         ends.append(_ends(scanner, watches, place, words, wanted))
         found: dict[int, int] = {}
-        for mask, _ in scanner.parts(place):
-            for part in _cut(mask, masks if words else []):
+        for mask, later in scanner.moves(place):
+            for part in _cut(mask, masks) if words else (mask,):
                 byte = (part & -part).bit_length() - 1
-                after = (scanner.step(place, byte), wanted.step(words, byte))
-                if not after[0].threads:
-                    continue
+                after = (later, wanted.step(words, byte))
                 number = numbers.get(after)
                 if number is None:
                     number = numbers[after] = len(order)
@@ -100,7 +98,7 @@ def build(scanner: Scanner, watches: Watches, instructions: Sequence[int], wante
     return _minimal(edges, ends)
 
 
-def _cut(mask: int, masks: list[int]) -> list[int]:
+def _cut(mask: int, masks: set[int]) -> list[int]:
     parts = [mask]
     for other in masks:
         parts = [p for part in parts for p in (part & other, part & ~other) if p]

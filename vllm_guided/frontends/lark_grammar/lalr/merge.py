@@ -6,7 +6,7 @@ refer to equal classes. What is left merged has one language (as with the states
 
 from __future__ import annotations
 
-from vllm_guided.frontends.embedding import references, renamed
+from vllm_guided.frontends.embedding import renamed
 from vllm_guided.grammar import ir
 
 
@@ -14,12 +14,13 @@ def merged(grammar: ir.Grammar) -> ir.Grammar:
     """The grammar with one rule for each class of equal ones, those that the start needs."""
     needed = [grammar.start]
     seen = {grammar.start}
-    uses: dict[str, set[str]] = {}
+    uses: dict[str, list[str]] = {}
     for name in needed:
-        uses[name] = references(grammar.rules[name].body)
-        for other in sorted(uses[name] - seen):
-            seen.add(other)
-            needed.append(other)
+        uses[name] = _ordered(grammar.rules[name].body)
+        for other in uses[name]:
+            if other not in seen:
+                seen.add(other)
+                needed.append(other)
     shapes: dict[object, int] = {}
     classes = {
         name: shapes.setdefault(
@@ -32,7 +33,7 @@ def merged(grammar: ir.Grammar) -> ir.Grammar:
         blocks: dict[object, int] = {}
         refined = {}
         for name in needed:
-            below = tuple(classes[other] for other in _ordered(grammar.rules[name].body))
+            below = tuple(classes[other] for other in uses[name])
             refined[name] = blocks.setdefault((classes[name], below), len(blocks))
         done = len(blocks) == len(set(classes.values()))
         classes = refined

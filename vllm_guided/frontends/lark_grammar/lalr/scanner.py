@@ -50,6 +50,7 @@ class Scanner:
         self.ends = ends
         self.last = last
         self.behind = [n for n, assertion in program.assertions.items() if assertion.behind]
+        self.rows: dict[Place, list[tuple[int, Place]]] = {}
         self.behind_of = {number: index for index, number in enumerate(self.behind)}
 
     def start(self, instructions: tuple[int, ...], *, of_text: bool = False) -> Place:
@@ -177,6 +178,18 @@ class Scanner:
             after = (automaton.step(state, byte) for state in states)
             past.append(frozenset(state for state in after if state is not None))
         return self.relevant(Place(self._closed(moved, tuple(past)), tuple(past)))
+
+    def moves(self, place: Place) -> list[tuple[int, Place]]:
+        """Where the bytes lead from a place that is in no watch: disjoint masks and places with threads."""
+        row = self.rows.get(place)
+        if row is None:
+            found: dict[Place, int] = {}
+            for mask, byte in self.parts(place):
+                after = self.step(place, byte)
+                if after.threads:
+                    found[after] = found.get(after, 0) | mask
+            row = self.rows[place] = [(mask, after) for after, mask in found.items()]
+        return row
 
     def watched(self, description: Hashable) -> tuple[bool, list[tuple[int, Hashable]]]:
         """The step of a watch: a place whose threads must never be through, and conditions that must hold."""

@@ -6,9 +6,9 @@ token is a rule for one lexer, one watch before it and one watch behind it.
 
 from __future__ import annotations
 
-from vllm_guided.frontends.lark_grammar.lalr.lexers import Lexer, Lexers
 from vllm_guided.frontends.lark_grammar.lalr.machines import Machine
 from vllm_guided.frontends.lark_grammar.lalr.merge import trimmed
+from vllm_guided.frontends.lark_grammar.lalr.views import Views
 from vllm_guided.frontends.lark_grammar.lalr.watches import NOTHING, VIOLATED, Watches
 from vllm_guided.frontends.wide import is_wide
 from vllm_guided.grammar import ir
@@ -19,76 +19,55 @@ _SMALL = 6  # states of an automaton that is written out at each use
 class Tokens:
     """Writes the rules of tokens into ``rules``."""
 
-    def __init__(self, lexers: Lexers, watches: Watches, rules: dict[str, ir.Rule]) -> None:
-        self.lexers = lexers
+    def __init__(self, views: Views, watches: Watches, rules: dict[str, ir.Rule]) -> None:
+        self.views = views
+        self.machines = views.lexers.machines
         self.watches = watches
         self.rules = rules
-        self.first: dict[frozenset[int], int] = {}
-        self.skipped: dict[tuple[frozenset[int], int], dict[int, ir.Node]] = {}
-        self.found: dict[tuple[frozenset[int], int, int], dict[int, ir.Node]] = {}
+        self.skipped: dict[tuple[int, int], dict[int, ir.Node]] = {}
+        self.found: dict[tuple[int, int, int], dict[int, ir.Node]] = {}
         self.runs: dict[tuple[int, int], dict[int, ir.Node]] = {}
-        self.numbers: dict[Machine, int] = {}
-        self.names: dict[object, str] = {}
+        self.written = 0
 
-    def first_bytes(self, accepted: frozenset[int]) -> int:
-        """What a token or ignored text can begin with."""
-        if accepted not in self.first:
-            mask = 0
-            for index in accepted | self.lexers.ignored:
-                mask |= self.lexers.matching(index).first_bytes()
-            self.first[accepted] = mask
-        return self.first[accepted]
-
-    def before(self, accepted: frozenset[int], watch: int) -> int:
-        """The watch as far as it says something to a lexer."""
-        return self.watches.before(watch, self.first_bytes(accepted))
-
-    def token(self, accepted: frozenset[int], watch: int, terminal: int) -> dict[int, ir.Node]:
+    def token(self, view: int, watch: int, terminal: int) -> dict[int, ir.Node]:
         """Nodes of the terminal with ignored text before it, by the watch behind them."""
-        key = (accepted, watch, terminal)
+        key = (view, watch, terminal)
         if key not in self.found:
-            lexer = self.lexers.lexer(accepted)
             options: dict[int, list[ir.Node]] = {}
-            machine = self.lexers.machine(lexer, terminal)
-            for between, skipped in self.skips(accepted, watch).items():
+            machine = self.views.views[view].machines[terminal]
+            for between, skipped in self.skips(view, watch).items():
                 for after, node in self.run(machine, between).items():
                     options.setdefault(after, []).append(ir.sequence(skipped, node))
             self.found[key] = {
-                after: self._named(("token", accepted, watch, terminal, after), ir.choice(*nodes))
-                for after, nodes in options.items()
+                after: self._named("token", ir.choice(*nodes)) for after, nodes in options.items()
             }
         return self.found[key]
 
-    def skips(self, accepted: frozenset[int], watch: int) -> dict[int, ir.Node]:
+    def skips(self, view: int, watch: int) -> dict[int, ir.Node]:
         """Nodes of any number of ignored texts, by the watch behind them."""
-        key = (accepted, watch)
+        key = (view, watch)
         if key not in self.skipped:
             edges: list[tuple[int, ir.Node, int]] = []
             numbers = {watch: 0}
             order = [watch]
-            lexer: Lexer = self.lexers.lexer(accepted)
-            machines = [self.lexers.machine(lexer, i, ignored=True) for i in sorted(self.lexers.ignored)]
             for here in order:
-                for machine in machines:
+                for machine in self.views.views[view].ignored:
                     for after, node in self.run(machine, here).items():
-                        after = self.before(accepted, after)
                         if after not in numbers:
                             numbers[after] = len(order)
                             order.append(after)
                         edges.append((numbers[here], node, numbers[after]))
-            found: dict[int, ir.Node] = {watch: ir.EMPTY} if not edges else {}
+            found: dict[int, ir.Node] = {} if edges else {watch: ir.EMPTY}
             for after, number in numbers.items() if edges else ():
-                node = ir.Graph(tuple(edges), frozenset([number]))
-                found[after] = self._named(("skip", accepted, watch, after), node)
+                found[after] = self._named("skip", ir.Graph(tuple(edges), frozenset([number])))
             self.skipped[key] = found
         return self.skipped[key]
 
-    def run(self, machine: Machine, watch: int) -> dict[int, ir.Node]:
+    def run(self, machine: int, watch: int) -> dict[int, ir.Node]:
         """Nodes of one text of the machine, read under a watch, by the watch behind it."""
-        number = self.numbers.setdefault(machine, len(self.numbers))
-        key = (number, watch)
+        key = (machine, watch)
         if key not in self.runs:
-            self.runs[key] = self._run(machine, number, watch)
+            self.runs[key] = self._run(self.machines[machine], machine, watch)
         return self.runs[key]
 
     def _run(self, machine: Machine, number: int, watch: int) -> dict[int, ir.Node]:
@@ -124,7 +103,7 @@ class Tokens:
             ]
             accepting = frozenset((*ends.get(after, ()), *((final,) if rest else ())))
             node = trimmed(ir.Graph((*edges, *rest), accepting))
-            found[after] = self._named(("run", number, watch, after), node)
+            found[after] = self._named("run", node)
         return found
 
     def _moves(self, machine: Machine, state: int, watch: int) -> list[tuple[int, int, int]]:
@@ -170,7 +149,7 @@ class Tokens:
             self.rules[name] = ir.Rule(node, shared=is_wide(node))
         return ir.Ref(name)
 
-    def _named(self, key: tuple[object, ...], node: ir.Node) -> ir.Node:
+    def _named(self, kind: str, node: ir.Node) -> ir.Node:
         """The node, as a rule of its own unless it is small."""
         if isinstance(node, ir.Ref) or node == ir.EMPTY:
             return node
@@ -178,7 +157,7 @@ class Tokens:
             source, label, target = node.edges[0]
             if source != target and node.accepting == frozenset([target]) and source == node.start:
                 return label
-        name = f"%{key[0]}{len(self.names)}"
-        self.names[key] = name
+        name = f"%{kind}{self.written}"
+        self.written += 1
         self.rules[name] = ir.Rule(node, shared=is_wide(node))
         return ir.Ref(name)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from vllm_guided.automaton.char_expression import (
+    ANYTHING,
     END,
     Alternation,
     Chars,
@@ -20,11 +21,12 @@ from vllm_guided.automaton.char_expression import (
     Repetition,
     concat,
     has_look,
+    length_bounds,
 )
 from vllm_guided.automaton.char_sets import Ranges
 from vllm_guided.errors import ConstraintTooComplex, UnsupportedConstraint
 from vllm_guided.frontends import regular
-from vllm_guided.frontends.regex.translate import Translator, utf8
+from vllm_guided.frontends.regex.translate import Translator, pattern_node, utf8
 from vllm_guided.frontends.regular import Dfa
 from vllm_guided.grammar import ir
 
@@ -42,6 +44,7 @@ class Assertion:
     behind: bool
     negated: bool
     whole: bool = False  # all of the rest, not only its beginning
+    settled: frozenset[int] = frozenset()  # if whole: the states from which every text is accepted
 
 
 @dataclass(slots=True)
@@ -83,7 +86,7 @@ class Program:
                 return self.repeat(item, minimum, maximum, lazy, target)
             case Look(item, behind, negated):
                 number = self.branch(target)
-                self.assertions[number] = Assertion(_asserted(item, behind), behind, negated)
+                self.assertions[number] = _assertion(item, behind, negated)
                 return number
 
     def branch(self, *targets: int) -> int:
@@ -131,13 +134,69 @@ def _char(ranges: Ranges) -> Dfa:
     return regular.dfa(ir.char_set(ranges))
 
 
-def _asserted(item: Expression, behind: bool) -> Dfa:
-    if has_look(item):
-        raise UnsupportedConstraint(
-            "with parser='lalr', a terminal's lookaround has no anchor and no other lookaround in it"
+def _assertion(item: Expression, behind: bool, negated: bool) -> Assertion:
+    if not has_look(item):
+        node = Translator(utf8).node(item)
+        return Assertion(
+            regular.dfa(ir.sequence(regular.TEXT_NODE, node) if behind else node), behind, negated
         )
-    node = Translator(utf8).node(item)
-    return regular.dfa(ir.sequence(regular.TEXT_NODE, node) if behind else node)
+    if behind or not _stays_inside(item, 0):
+        raise UnsupportedConstraint(
+            "with parser='lalr', a lookaround in a terminal's lookaround cannot look at the text before it"
+        )
+    automaton = regular.dfa(pattern_node(concat([item, ANYTHING]), search=False, encode=utf8))
+    return Assertion(automaton, behind, negated, whole=True, settled=_settled(automaton))
+
+
+def _stays_inside(tree: Expression, read: int) -> bool:
+    """Whether no lookbehind in the tree sees more than it and the ``read`` characters before it."""
+    match tree:
+        case Concat(items):
+            for item in items:
+                if not _stays_inside(item, read):
+                    return False
+                read += length_bounds(item)[0]
+            return True
+        case Alternation(options):
+            return all(_stays_inside(option, read) for option in options)
+        case Repetition(item):
+            return _stays_inside(item, read)
+        case Look(item, behind):
+            longest = length_bounds(item)[1]
+            return not has_look(item) and (not behind or (longest is not None and longest <= read))
+        case _:
+            return True
+
+
+def _settled(automaton: Dfa) -> frozenset[int]:
+    """The states from which every text is accepted (text is UTF-8, so there are bytes it never has)."""
+    whole = regular.dfa(regular.TEXT_NODE)
+    pairs = {(state, 0) for state in automaton.accepting}
+    todo = list(pairs)
+    wrong: set[tuple[int, int]] = set()
+    back: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    while todo:
+        state, text = pair = todo.pop()
+        if text in whole.accepting and state not in automaton.accepting:
+            wrong.add(pair)
+        for mask, later in whole.edges[text]:
+            for other, target in automaton.edges[state]:
+                if mask & other:
+                    mask &= ~other
+                    reached = (target, later)
+                    back.setdefault(reached, []).append(pair)
+                    if reached not in pairs:
+                        pairs.add(reached)
+                        todo.append(reached)
+            if mask:
+                wrong.add(pair)
+    todo = list(wrong)
+    while todo:
+        for source in back.get(todo.pop(), ()):
+            if source not in wrong:
+                wrong.add(source)
+                todo.append(source)
+    return frozenset(state for state, text in pairs - wrong if text == 0)
 
 
 def _nullable(tree: Expression) -> bool:

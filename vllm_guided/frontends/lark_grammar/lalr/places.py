@@ -39,7 +39,7 @@ class Places:
         index = {pair: number for number, pair in enumerate(pairs)}
         rows: list[tuple[Way, ...]] = []
         for state, left in pairs:
-            row = []
+            ways: list[Way] = []
             for production in tables.by_left[left]:
                 steps: list[Step] = []
                 at = state
@@ -48,8 +48,8 @@ class Places:
                     terminal = symbol < tables.terminals
                     steps.append((symbol, labels[after]) if terminal else (-1, index[at, symbol]))
                     at = after
-                row.append(Way(tuple(steps), tables.states[at].lost.get(production, 0)))
-            rows.append(tuple(row))
+                ways.append(Way(tuple(steps), tables.states[at].lost.get(production, 0)))
+            rows.append(tuple(ways))
         classes = [left for _, left in pairs]
         count = len(set(classes))
         while True:

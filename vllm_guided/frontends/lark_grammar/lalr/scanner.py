@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from vllm_guided.errors import UnsupportedConstraint
-from vllm_guided.frontends.lark_grammar.lalr.patterns import Program
+from vllm_guided.frontends.lark_grammar.lalr.patterns import Assertion, Program
 from vllm_guided.frontends.lark_grammar.lalr.watches import VIOLATED
 
 #: An open lookahead: the instruction that asserts it, and the state of its automaton.
@@ -83,7 +83,7 @@ class Scanner:
                 if assertion.behind:
                     if not self._holds_behind(number, past):
                         continue
-                elif assertion.whole or 0 not in assertion.automaton.accepting:
+                elif not _found(assertion, 0):
                     conditions |= {(number, 0)}
                 elif assertion.negated:
                     continue
@@ -142,7 +142,7 @@ class Scanner:
             if after is None:
                 if not assertion.negated:
                     return None
-            elif assertion.whole or after not in assertion.automaton.accepting:
+            elif not _found(assertion, after):
                 left.add((number, after))
             elif assertion.negated:
                 return None
@@ -241,3 +241,8 @@ class Scanner:
                 best = len(data) if number >= 0 else -2 - number
                 break
         return best == len(data)
+
+
+def _found(assertion: Assertion, state: int) -> bool:
+    """Whether the text ahead matches whatever comes."""
+    return state in (assertion.settled if assertion.whole else assertion.automaton.accepting)

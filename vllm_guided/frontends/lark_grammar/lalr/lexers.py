@@ -48,7 +48,9 @@ class Lexers:
         for terminal in terminals:
             self._add(terminal)
             last.append(len(self.program.edges) - 1)
-        self.scanner = Scanner(self.program, frozenset(self.ends), last)
+        self.scanner = Scanner(
+            self.program, frozenset(self.ends), last, [terminal.name for terminal in terminals]
+        )
         self.ranked = sorted(range(len(terminals)), key=lambda i: _rank(terminals[i]))
         self.loose: dict[int, Dfa] = {}
         self.words: dict[int, Dfa] = {}
@@ -61,8 +63,6 @@ class Lexers:
 
     def _add(self, terminal: Any) -> None:
         try:
-            if terminal.pattern.min_width == 0:
-                raise InvalidConstraint("it can match nothing, which Lark's lexers do not take")
             tree = parse(terminal.pattern.to_regexp(), dialect="python")
             end = self.program.instruction()
             self.trees.append(tree)
@@ -81,6 +81,12 @@ class Lexers:
 
     def _lexer(self, members: frozenset[int]) -> Lexer:
         order = [index for index in self.ranked if index in members]
+        for index in order:
+            if self.terminals[index].pattern.min_width == 0:
+                raise InvalidConstraint(
+                    f"the terminal {self.terminals[index].name}: it can match nothing, which Lark's lexers do"
+                    " not take"
+                )
         strings = [i for i in order if isinstance(self.terminals[i].pattern, PatternStr)]
         embedded: set[int] = set()
         retyped: dict[int, tuple[int, ...]] = {}

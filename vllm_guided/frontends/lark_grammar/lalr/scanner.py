@@ -42,11 +42,12 @@ class Scanner:
     """Runs the threads of one program.
 
     ``ends`` are the instructions at which a terminal is through, ``last`` the last one of each terminal
-    (they lie one behind the other).
+    (they lie one behind the other), ``names`` what errors call them.
     """
 
-    def __init__(self, program: Program, ends: frozenset[int], last: list[int]) -> None:
+    def __init__(self, program: Program, ends: frozenset[int], last: list[int], names: list[str]) -> None:
         self.program = program
+        self.names = names
         self.ends = ends
         self.last = last
         self.behind = [n for n, assertion in program.assertions.items() if assertion.behind]
@@ -100,9 +101,10 @@ class Scanner:
             False
         }
         if len(verdicts) > 1:
+            name = self.names[bisect_left(self.last, number)]
             raise UnsupportedConstraint(
-                "with parser='lalr', a terminal cannot look at the text before itself (^, \\b or a lookbehind"
-                " at its beginning)"
+                f"the terminal {name}: with parser='lalr', a terminal cannot look at the text before itself"
+                " (^, \\b or a lookbehind at its beginning)"
             )
         return verdicts.pop() != assertion.negated
 

@@ -13,7 +13,7 @@ from vllm_guided.frontends.lark_grammar.lalr.watches import NOTHING, VIOLATED, W
 from vllm_guided.frontends.wide import is_wide
 from vllm_guided.grammar import ir
 
-_SMALL = 6  # states of an automaton that is written out at each use
+_WIDE = 8  # bytes over which a state loops that deserves a rule of its own
 
 
 class Tokens:
@@ -71,16 +71,17 @@ class Tokens:
         return self.runs[key]
 
     def _run(self, machine: Machine, number: int, watch: int) -> dict[int, ir.Node]:
-        """The product of machine and watch; from where the watch is over, the machine's own rules."""
+        """The product of machine and watch; where the watch is over and the text loops, shared rules."""
         order = [(0, watch)]
         numbers = {order[0]: 0}
         edges: list[tuple[int, ir.Node, int]] = []
         ends: dict[int, set[int]] = {}
         tails: list[tuple[int, int]] = []
+        hubs = _hubs(machine)
         for place in order:
             state, watched = place
             here = numbers[place]
-            if watched == NOTHING and here and len(machine.edges) > _SMALL:
+            if watched == NOTHING and here and state in hubs:
                 tails.append((here, state))
                 continue
             for after in machine.ends[state]:
@@ -161,3 +162,12 @@ class Tokens:
         self.written += 1
         self.rules[name] = ir.Rule(node, shared=is_wide(node))
         return ir.Ref(name)
+
+
+def _hubs(machine: Machine) -> frozenset[int]:
+    """The states that loop over many bytes: what a text mostly consists of."""
+    return frozenset(
+        state
+        for state, row in enumerate(machine.edges)
+        if any(target == state and mask.bit_count() > _WIDE for mask, target in row)
+    )

@@ -1,100 +1,108 @@
-"""The least automaton with the same language: Hopcroft's refinement, for partial transition tables.
+"""The least automaton with the same language, for partial transition tables.
 
-Comes in: rows of targets by class (-1: none) and accepting states, start 0. Goes out: the same, without
-states that lead nowhere, equivalent ones made one, numbered in order of first visit, start 0.
-Hopcroft 1971; partial tables after Valmari and Lehtinen 2008 (every block splits once at the beginning).
+Comes in: targets by state and class (-1: none) and which states accept, start 0. Goes out: the same, without
+states that lead nowhere, equivalent ones (:mod:`.minimise`) made one, numbered in order of first visit.
 """
+
+# Compiled functions have numba signatures instead of annotations.
+# mypy: allow-untyped-defs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import numpy as np
+import numpy.typing as npt
+from numba import types
 
-Rows = list[list[int]]
+from vllm_guided.automaton.minimise import equivalence_classes
+from vllm_guided.numba_setup import jit
+
+Table = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
+
+_table = types.int32[:, ::1]
+_ints = types.int32[::1]
+_mask = types.boolean[::1]
 
 
-def minimised(rows: Sequence[Sequence[int]], accepting: Iterable[int]) -> tuple[Rows, set[int]]:
-    """The minimal automaton; one state without transitions where the language is empty."""
-    final = set(accepting)
-    live = _productive(rows, final)
-    if 0 not in live:
-        return [[-1] * (len(rows[0]) if rows else 0)], set()
-    block_of = _blocks(rows, final, live)
-    return _numbered(rows, final, live, block_of)
+def minimised(table: Table, accepting: Mask) -> tuple[Table, Mask]:
+    """The minimal automaton; one state without transitions where the language is empty.
+
+    Args:
+        table: int32 [states, classes].
+        accepting: bool [states].
+    """
+    live = productive(table, accepting)
+    if not live[0]:
+        return np.full((1, table.shape[1]), -1, np.int32), np.zeros(1, np.bool_)
+    table = np.where((table >= 0) & live[table] & live[:, None], table, np.int32(-1))
+    tails, labels = np.nonzero(table >= 0)
+    blocks = equivalence_classes(
+        len(table), tails.astype(np.int32), labels.astype(np.int32), table[tails, labels], accepting
+    )
+    kept, order = numbered(table, blocks)
+    return kept, accepting[order]
 
 
-def _productive(rows: Sequence[Sequence[int]], final: set[int]) -> set[int]:
+@jit(_mask(_table, _mask))
+def productive(table, accepting):
     """The states from which an accepting one can be reached."""
-    sources: list[list[int]] = [[] for _ in rows]
-    for state, row in enumerate(rows):
-        for target in set(row):
+    states, classes = table.shape
+    offsets = np.zeros(states + 1, np.int32)
+    for state in range(states):
+        for label in range(classes):
+            if table[state, label] >= 0:
+                offsets[table[state, label] + 1] += 1
+    for state in range(states):
+        offsets[state + 1] += offsets[state]
+    fill = offsets.copy()
+    sources = np.empty(max(offsets[states], 1), np.int32)
+    for state in range(states):
+        for label in range(classes):
+            target = table[state, label]
             if target >= 0:
-                sources[target].append(state)
-    live = set(final)
-    queue = list(final)
-    for state in queue:
-        for source in sources[state]:
-            if source not in live:
-                live.add(source)
-                queue.append(source)
+                sources[fill[target]] = state
+                fill[target] += 1
+    live = accepting.copy()
+    queue = np.empty(states, np.int32)
+    count = 0
+    for state in range(states):
+        if live[state]:
+            queue[count] = state
+            count += 1
+    position = 0
+    while position < count:
+        state = queue[position]
+        position += 1
+        for i in range(offsets[state], offsets[state + 1]):
+            source = sources[i]
+            if not live[source]:
+                live[source] = True
+                queue[count] = source
+                count += 1
     return live
 
 
-def _blocks(rows: Sequence[Sequence[int]], final: set[int], live: set[int]) -> list[int]:
-    """The block of equivalent states that each live state belongs to."""
-    width = len(rows[0])
-    inverse: list[dict[int, list[int]]] = [{} for _ in range(width)]
-    for state in live:
-        for label, target in enumerate(rows[state]):
-            if target in live:
-                inverse[label].setdefault(target, []).append(state)
-    blocks = [block for block in (final & live, live - final) if block]
-    block_of = [-1] * len(rows)
-    for number, block in enumerate(blocks):
-        for state in block:
-            block_of[state] = number
-    waiting = set(range(len(blocks)))
-    while waiting:
-        splitter = list(blocks[waiting.pop()])
-        for sources in inverse:
-            touched: dict[int, list[int]] = {}
-            for state in splitter:
-                for source in sources.get(state, ()):
-                    touched.setdefault(block_of[source], []).append(source)
-            for number, members in touched.items():
-                block = blocks[number]
-                if len(members) == len(block):
-                    continue
-                moved = set(members)
-                kept = block - moved
-                if len(moved) > len(kept):
-                    moved, kept = kept, moved
-                blocks[number] = kept
-                for state in moved:
-                    block_of[state] = len(blocks)
-                waiting.add(len(blocks))
-                blocks.append(moved)
-    return block_of
-
-
-def _numbered(
-    rows: Sequence[Sequence[int]], final: set[int], live: set[int], block_of: list[int]
-) -> tuple[Rows, set[int]]:
-    """Blocks as states, in the order in which the start meets them."""
-    numbers = {block_of[0]: 0}
-    order = [0]
-    result: Rows = []
-    accepting: set[int] = set()
-    for number, state in enumerate(order):
-        row = [-1] * len(rows[state])
-        for label, target in enumerate(rows[state]):
-            if target in live:
-                block = block_of[target]
-                found = numbers.get(block)
-                if found is None:
-                    found = numbers[block] = len(order)
-                    order.append(target)
-                row[label] = found
-        result.append(row)
-        if state in final:
-            accepting.add(number)
-    return result, accepting
+@jit(types.Tuple((_table, _ints))(_table, _ints))
+def numbered(table, blocks):
+    """Blocks as states, in the order in which the start meets them, and a state of each."""
+    states, classes = table.shape
+    numbers = np.full(states + 1, -1, np.int32)
+    order = np.empty(states, np.int32)
+    order[0] = 0
+    numbers[blocks[0]] = 0
+    count = 1
+    position = 0
+    result = np.full((states, classes), -1, np.int32)
+    while position < count:
+        state = order[position]
+        for label in range(classes):
+            target = table[state, label]
+            if target >= 0:
+                block = blocks[target]
+                if numbers[block] < 0:
+                    numbers[block] = count
+                    order[count] = target
+                    count += 1
+                result[position, label] = numbers[block]
+        position += 1
+    return result[:count].copy(), order[:count].copy()

@@ -9,11 +9,15 @@ the common refinement of the two alphabets' classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from vllm_guided.automaton.char_anchors import Items, resolved
 from vllm_guided.automaton.char_expression import ANYTHING, Expression, Look, alternation, concat
-from vllm_guided.automaton.char_minimise import minimised
+from vllm_guided.automaton.char_minimise import Table, minimised
+from vllm_guided.automaton.char_product import product
 from vllm_guided.automaton.char_sets import ALL, Partition, Ranges, partition, refine
 from vllm_guided.automaton.char_subset import determinised, too_many_states
 from vllm_guided.errors import ConstraintTooComplex
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
 MAX_STATES = 10_000
 MAX_PRODUCTS = 8
 Rows = list[list[int]]
+_Keep = Callable[[Any, Any], Any]
+"""Of which states of both sides, as masks, a pair accepts."""
 
 
 class CharDfa:
@@ -37,13 +43,14 @@ class CharDfa:
     Every operation that builds an automaton raises ConstraintTooComplex beyond ``MAX_STATES`` states.
     """
 
-    __slots__ = ("accepting", "partition", "rows")
+    __slots__ = ("_table", "accepting", "partition", "rows")
 
-    def __init__(self, classes: Partition, rows: Rows, accepting: Iterable[int]) -> None:
+    def __init__(self, classes: Partition, rows: Rows | Table, accepting: Iterable[int]) -> None:
         """The minimal automaton of the given one (rows complete, -1 for no transition)."""
-        rows, final = minimised(rows, accepting)
-        self.partition, self.rows = _merged_classes(classes, rows)
-        self.accepting = frozenset(final)
+        table, final = minimised(np.array(rows, np.int32, ndmin=2), _mask(len(rows), accepting))
+        self.partition, self._table = _merged_classes(classes, table)
+        self.rows: list[list[int]] = self._table.tolist()
+        self.accepting = frozenset(np.flatnonzero(final).tolist())
 
     @classmethod
     def from_expression(cls, expression: Expression, max_states: int = MAX_STATES) -> CharDfa:
@@ -235,15 +242,15 @@ class CharDfa:
 
     def intersection(self, other: CharDfa) -> CharDfa:
         """The texts of both."""
-        return self._product(other, lambda left, right: left and right)
+        return self._product(other, np.logical_and, (False, False))
 
     def union(self, other: CharDfa) -> CharDfa:
         """The texts of either."""
-        return self._product(other, lambda left, right: left or right)
+        return self._product(other, np.logical_or, (True, True))
 
     def difference(self, other: CharDfa) -> CharDfa:
         """The texts of this one that are not of ``other``."""
-        return self._product(other, lambda left, right: left and not right)
+        return self._product(other, np.greater, (True, False))
 
     def complement(self) -> CharDfa:
         """Every other text."""
@@ -259,38 +266,20 @@ class CharDfa:
         """Whether every text of ``other`` is one of this."""
         return other.difference(self).is_empty()
 
-    def _product(self, other: CharDfa, keep: Callable[[bool, bool], bool]) -> CharDfa:
+    def _product(self, other: CharDfa, keep: _Keep, one_side: tuple[bool, bool]) -> CharDfa:
+        """The product; ``one_side`` says whether a left state or a right one alone can still accept."""
         classes, pairs = refine(self.partition, other.partition)
-        keep_left, keep_right = keep(True, False), keep(False, True)
-        numbers = {(0, 0): 0}
-        queue = [(0, 0)]
-        rows: Rows = []
-        accepting = set()
-        none = [-1] * max(self.partition.count, other.partition.count)
-        for number, (left, right) in enumerate(queue):
-            if keep(left in self.accepting, right in other.accepting):
-                accepting.add(number)
-            left_row = self.rows[left] if left >= 0 else none
-            right_row = other.rows[right] if right >= 0 else none
-            row = []
-            for left_class, right_class in pairs:
-                target = (left_row[left_class], right_row[right_class])
-                if (
-                    (target[0] < 0 and not keep_right)
-                    or (target[1] < 0 and not keep_left)
-                    or target == (-1, -1)
-                ):
-                    row.append(-1)
-                    continue
-                found = numbers.get(target)
-                if found is None:
-                    found = numbers[target] = len(queue)
-                    if found >= MAX_STATES:
-                        raise too_many_states(MAX_STATES)
-                    queue.append(target)
-                row.append(found)
-            rows.append(row)
-        return CharDfa(classes, rows, accepting)
+        left_class, right_class = np.array(pairs, np.int32).reshape(-1, 2).T.copy()
+        table, lefts, rights = product(
+            self._table, other._table, left_class, right_class, *one_side, np.int64(MAX_STATES)
+        )
+        if not len(table):
+            raise too_many_states(MAX_STATES)
+        return CharDfa(classes, table, np.flatnonzero(keep(self._accepts(lefts), other._accepts(rights))))
+
+    def _accepts(self, states: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Which of ``states`` accept; -1 does not."""
+        return _mask(len(self.rows) + 1, self.accepting)[states]
 
     def to_node(self, encode: Callable[[Ranges], ir.Node]) -> ir.Node:
         """The language in the grammar IR, each set of characters spelt as ``encode`` says."""
@@ -335,19 +324,30 @@ def _of_sequence(items: Items, max_states: int) -> CharDfa:
     return found
 
 
-def _merged_classes(classes: Partition, rows: Rows) -> tuple[Partition, Rows]:
+def _mask(states: int, accepting: Iterable[int]) -> npt.NDArray[np.bool_]:
+    mask = np.zeros(states, np.bool_)
+    mask[list(accepting)] = True
+    return mask
+
+
+def _merged_classes(classes: Partition, table: Table) -> tuple[Partition, Table]:
     """Classes that no state tells apart made one, numbered by their first character."""
-    columns = list(zip(*rows, strict=True))
-    numbers: dict[tuple[int, ...], int] = {}
+    columns = [column.tobytes() for column in table.T.copy()]
+    numbers: dict[bytes, int] = {}
+    kept: list[int] = []
     starts: list[int] = []
     class_of: list[int] = []
     for start, old in zip(classes.starts, classes.class_of, strict=True):
-        found = -1 if old < 0 else numbers.setdefault(columns[old], len(numbers))
+        found = -1
+        if old >= 0:
+            found = numbers.setdefault(columns[old], len(numbers))
+            if found == len(kept):
+                kept.append(old)
         if class_of and class_of[-1] == found:
             continue
         starts.append(start)
         class_of.append(found)
-    return Partition(starts, class_of, len(numbers)), [list(row) for row in zip(*numbers, strict=True)]
+    return Partition(starts, class_of, len(numbers)), np.ascontiguousarray(table[:, kept])
 
 
 def _has_surrogate(text: str) -> bool:

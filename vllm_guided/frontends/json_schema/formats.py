@@ -81,7 +81,15 @@ _LOCAL = rf'({_ATOM}+(\.{_ATOM}+)*|"([ !#-\[\]-~]|\\[ -~])*")'
 _MAIL_HOST = rf"({_HOST}|\[({_IPV4}|IPv6:{_IPV6})\])"
 _EMAIL = rf"{_LOCAL}@{_MAIL_HOST}"
 _WIDE = r"[\u00a0-\ud7ff\uf900-\ufdcf\ufdf0-\uffef\u{10000}-\u{1fffd}\u{20000}-\u{2fffd}]"
-_IDN_EMAIL = rf"({_EMAIL}|({_ATOM}|{_WIDE})+(\.({_ATOM}|{_WIDE})+)*@{_HOST})"
+
+# RFC 5890: U-labels of lower-case letters that are valid alone and beside each other, left to right, composed
+# (Latin, Greek, Cyrillic, kana, Hangul, Chinese); so short that no A-label is longer than 63 characters.
+_LETTER = (
+    r"[a-z0-9\u00df-\u00f6\u00f8-\u00ff\u03b1-\u03c9\u0430-\u045f\u3041-\u3096\u30a1-\u30fa"
+    r"\u4e00-\u9fa5\uac00-\ud7a3]"
+)
+_IDN_HOST = rf"({_HOST}|{_LETTER}{{1,10}}([.\u3002\uff0e\uff61]{_LETTER}{{1,10}}){{0,3}})"
+_IDN_EMAIL = rf"({_EMAIL}|({_ATOM}|{_WIDE})+(\.({_ATOM}|{_WIDE})+)*@{_IDN_HOST})"
 
 
 def _reference(wide: str, literals: bool = True) -> tuple[str, str]:
@@ -142,7 +150,7 @@ _PATTERNS: dict[str, str] = {
     "email": _EMAIL,
     "idn-email": _IDN_EMAIL,
     "hostname": _HOST,
-    "idn-hostname": _HOST,
+    "idn-hostname": _IDN_HOST,
     "ipv4": _IPV4,
     "ipv6": _IPV6,
     "uri": _URI,
@@ -154,7 +162,7 @@ _PATTERNS: dict[str, str] = {
     "json-pointer": _POINTER,
     "relative-json-pointer": rf"(0|[1-9]\d*)(#|{_POINTER})",
     "regex": _regex(),
-    "base64": r"([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?",
+    "base64": r"([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?",
 }
 
 

@@ -196,6 +196,35 @@ STYLES = [
             "<parameter=s>a</parameter><parameter=t>abc</parameter>",
         ],
     ),
+    # every keyword counts beside enum and const
+    (
+        schema(closed(s={"enum": ["ab", "b", "abc"], "pattern": "^a", "maxLength": 2}), "qwen_xml"),
+        ["<parameter=s>ab</parameter>"],
+        ["<parameter=s>b</parameter>", "<parameter=s>abc</parameter>"],
+    ),
+    (
+        schema(closed(s={"enum": ["a", 1, True], "const": 1.0}), "qwen_xml"),
+        ["<parameter=s>1</parameter>"],
+        ["<parameter=s>a</parameter>", "<parameter=s>true</parameter>"],
+    ),
+    (
+        schema(closed(s={"enum": ["a", "b"], "const": "b"}), "qwen_xml"),
+        ["<parameter=s>b</parameter>"],
+        ["<parameter=s>a</parameter>"],
+    ),
+    (
+        schema(closed(l={"type": "array", "items": {}, "minItems": 2.0, "maxItems": 1}, s={}), "cohere_xml"),
+        [],
+        ['<cofl:value name="s" type="raw">x</cofl:value>'],
+    ),
+    (
+        schema(
+            {"type": "object", "patternProperties": {"^a": True, "^ab": {}}, "additionalProperties": False},
+            "qwen_xml",
+        ),
+        ["<parameter=abc>x</parameter>"],
+        ["<parameter=b>x</parameter>"],
+    ),
     (
         schema(closed(s={"type": "string", "format": "date"}), "qwen_xml"),
         ["<parameter=s>2024-02-29</parameter>"],

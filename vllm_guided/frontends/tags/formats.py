@@ -121,6 +121,8 @@ class Formats:
         try:
             return styles.schema_node(self, fields, "qwen_xml")
         except GrammarError as error:
+            if error.where.startswith(fields.where):
+                raise
             raise self.placed(error, pointer(fields.where, "json_schema")) from None
 
     def on_grammar(self, fields: Fields, ends: Ends) -> ir.Node:

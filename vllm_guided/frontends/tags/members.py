@@ -94,12 +94,6 @@ class Members:
                 f"{min(unknown)} is not supported where arguments are written as tags; leave it out"
             )
         properties, required = schema.get("properties", {}), schema.get("required", [])
-        if not isinstance(properties, dict) or not isinstance(required, list):
-            raise InvalidConstraint("properties is an object, required an array")
-        for key in ("minProperties", "maxProperties"):
-            value = schema.get(key, 0)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise InvalidConstraint(f"{key} is a whole number, at least 0")
         missing = [name for name in required if name not in properties]
         if missing and schema.get("additionalProperties") is False and "patternProperties" not in schema:
             raise InvalidConstraint(
@@ -138,9 +132,13 @@ class Members:
 
             matching = regular.dfa(regex_node(pattern, dialect="ecma", search=True))
             names = regular.intersection(regular.dfa(ir.plus(_KEY_CHAR)), matching)
+            if not is_free(inner) and not regular.is_empty(regular.intersection(names, known)):
+                raise UnsupportedConstraint(
+                    f"names that {pattern!r} shares with another pattern or with properties are not supported"
+                    " as tags; write patterns that share none"
+                )
             options.append(self.named(regular.difference(names, known), allowed, inner))
-            if len(patterns) > 1:
-                known = regular.dfa(ir.choice(regular.node(known), regular.node(names)))
+            known = regular.dfa(ir.choice(regular.node(known), regular.node(names)))
         if additional is not False:
             if patterns:
                 raise UnsupportedConstraint(

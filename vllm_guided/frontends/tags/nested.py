@@ -67,6 +67,9 @@ class _Nested(Members):
                 f"{min(unknown)} is not supported where arrays are written as tags; leave it out"
             )
         low, high = int(schema.get("minItems", 0)), schema.get("maxItems")
+        high = None if high is None else int(high)
+        if high is not None and high < low:
+            return ir.NOTHING
         prefix = schema.get("prefixItems", [])
         rest = schema.get("items", True)
         if prefix:

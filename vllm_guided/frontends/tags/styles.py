@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_guided.errors import UnsupportedConstraint
 from vllm_guided.frontends.spelled import spelled
-from vllm_guided.frontends.tags.fields import Fields
+from vllm_guided.frontends.tags.checked import check
+from vllm_guided.frontends.tags.fields import Fields, pointer
 from vllm_guided.frontends.tags.kinds import KINDS, Schemas, is_free
 from vllm_guided.frontends.tags.members import Members
 from vllm_guided.frontends.tags.values import Values
@@ -83,6 +84,7 @@ def schema_node(formats: Formats, fields: Fields, style: str) -> ir.Node:
     values = Values(formats, Schemas(schema), any_order, blanks, excludes)
     if style == "json":
         return values.json(schema)
+    check(values.schemas, schema, pointer(fields.where, "json_schema"))
     if style in STYLES:
         return Parameters(values, STYLES[style]).object(schema)
     from vllm_guided.frontends.tags import nested

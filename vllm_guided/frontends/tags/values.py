@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint, UnsupportedConstraint
+from vllm_guided.errors import ConstraintTooComplex, UnsupportedConstraint
 from vllm_guided.frontends import free_text, regular
 from vllm_guided.frontends.spelled import spelled
 from vllm_guided.frontends.tags.kinds import Schemas
@@ -64,20 +64,23 @@ class Values:
 
     def raw(self, schema: dict[str, Any], close: str, *, blanks: bool) -> ir.Node:
         """A string written as it is, and the closing tag."""
-        if "oneOf" in schema:
+        if schema.keys() == {"oneOf"}:
             return ir.choice(*(self.raw(option, close, blanks=blanks) for option in schema["oneOf"]))
+        unknown = set(schema) & {"allOf", "anyOf", "oneOf", "not", "if", "then", "else"}
+        if unknown:
+            raise UnsupportedConstraint(
+                f"{min(unknown)} on a string written as text is not supported; use pattern or enum"
+            )
+        bounded = self.bounded(schema, close)
         if "enum" in schema:
             texts = [
                 text for text in schema["enum"] if not any(word in text for word in [close, *self.excludes])
             ]
+            if bounded is not None:
+                automaton = regular.dfa(bounded)
+                texts = [text for text in texts if regular.accepts(automaton, text.encode())]
             body = ir.choice(*(ir.text(text) for text in texts))
         else:
-            unknown = set(schema) & {"allOf", "not", "if", "then", "else"}
-            if unknown:
-                raise UnsupportedConstraint(
-                    f"{min(unknown)} on a string written as text is not supported; use pattern or enum"
-                )
-            bounded = self.bounded(schema, close)
             if bounded is None:
                 text = free_text.text_until([close], self.excludes, tokens=True)
                 return self.formats.rule(text, "string", shared=True)
@@ -100,9 +103,6 @@ class Values:
             node = format_node(schema["format"])
             if node is not None:
                 parts.append(node)
-        for value in (low, high):
-            if value is not None and (not isinstance(value, int | float) or value < 0 or value != int(value)):
-                raise InvalidConstraint("minLength and maxLength are whole numbers, at least 0")
         if not parts:
             if not low and high is None:
                 return None

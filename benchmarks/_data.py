@@ -45,7 +45,7 @@ def written(value: Any) -> str:
 def _rows(path: Path | None) -> tuple[str, Iterator[dict[str, Any]]]:
     if path is None and MASKBENCH.exists():
         path = MASKBENCH
-    if path is None:
+    if path is None or path == OWN:
         return "benchmarks/schemas", (json.loads(file.read_text()) for file in sorted(OWN.glob("*.json")))
     lines = lzma.open(path, "rt") if path.suffix == ".xz" else open(path)  # noqa: SIM115
     return path.name, map(json.loads, lines)

@@ -114,6 +114,8 @@ class VllmGuided(Engine):
     """This project."""
 
     name = "vllm_guided"
+    #: What the compiler's tables and the process's compiled constraints may take; None: the defaults.
+    budget: int | None = None
 
     def load(self) -> None:
         import vllm_guided as vg
@@ -129,7 +131,8 @@ class VllmGuided(Engine):
         from vllm_guided import constraints
 
         constraints.clear_cache()
-        self.compiler = self.vg.GrammarCompiler(self.vocabulary)
+        limits = {} if self.budget is None else {"max_bytes": self.budget}
+        self.compiler = self.vg.GrammarCompiler(self.vocabulary, **limits)
 
     def compile(self, schema: str) -> Any:
         return self.compiler.compile_json_schema(schema)
@@ -220,6 +223,7 @@ class XGrammar(Engine):
 
     name = "xgrammar"
     strict = False
+    budget: int | None = None
 
     def load(self) -> None:
         import xgrammar
@@ -232,7 +236,7 @@ class XGrammar(Engine):
 
     def start(self) -> None:
         self.compiler = self.xgrammar.GrammarCompiler(
-            self.information, max_threads=1, cache_enabled=True, cache_limit_bytes=512 << 20
+            self.information, max_threads=1, cache_enabled=True, cache_limit_bytes=self.budget or 512 << 20
         )
 
     def compile(self, schema: str) -> Any:

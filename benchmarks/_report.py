@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -39,8 +40,26 @@ def options(description: str, engines: Sequence[str] = DEFAULT_ENGINES) -> argpa
         help="which to compare: " + ", ".join(ENGINES),
     )  # fmt: skip
     parser.add_argument("--seconds", type=float, help="what one engine may take for one schema")
+    parser.add_argument(
+        "--cpu-time", action="store_true",
+        help="measure the thread's processor time: on a machine that others use, too",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the chart and the raw numbers")
     return parser
+
+
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The arguments, and what they and all benchmarks set for the processes that work."""
+    given = parser.parse_args()
+    os.environ["BENCHMARK_CLOCK"] = "cpu" if given.cpu_time else "wall"
+    # What is compiled must not come from what an earlier run has stored.
+    os.environ["VLLM_GUIDED_DISK_CACHE_MB"] = "0"
+    return given
+
+
+def clock() -> Callable[[], int]:
+    """The clock of this run, in nanoseconds."""
+    return time.thread_time_ns if os.environ.get("BENCHMARK_CLOCK") == "cpu" else time.perf_counter_ns
 
 
 def one_thread() -> None:

@@ -11,9 +11,7 @@ Two tables: warm (each engine has walked every instance once), and the first ste
 
 from __future__ import annotations
 
-import os
 import random
-from time import perf_counter_ns
 from typing import Any
 
 import _report
@@ -56,6 +54,7 @@ def steps(engine: Engine, plans: list[tuple[str, list[int]]], count: int, warm: 
 
     A plan is a schema and the tokens of its instance. The requests begin at different places of them.
     """
+    clock = _report.clock()
     kept: dict[str, Any] = engine.kept  # type: ignore[attr-defined]
     if warm:
         for schema, tokens in plans[:SCHEMAS]:
@@ -77,10 +76,10 @@ def steps(engine: Engine, plans: list[tuple[str, list[int]]], count: int, warm: 
                 batch.accept_one(place, token)
         for step in range(min(length, count - len(times))):
             tokens = [plans[place][1][offsets[place] + step] for place in range(size)]
-            begin = perf_counter_ns()
+            begin = clock()
             accepted = batch.accept(tokens)
             batch.fill()
-            times.append((perf_counter_ns() - begin) / 1e3)
+            times.append((clock() - begin) / 1e3)
             if not all(accepted):
                 raise RuntimeError("a token of a valid instance was not accepted")
         done += 1
@@ -122,8 +121,7 @@ def main() -> None:
     parser = _report.options(__doc__, BATCH_ENGINES)
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="requests of a batch")
     parser.add_argument("--data", type=_report.Path, help="JSON Lines of schemas with tests")
-    given = parser.parse_args()
-    os.environ["VLLM_GUIDED_DISK_CACHE_MB"] = "0"
+    given = _report.parse(parser)
     seconds = given.seconds or (2.0 if given.quick else 20.0)
     count = 40 if given.quick else 200
     rounds = 1 if given.quick else 3

@@ -1,18 +1,17 @@
 """The JSON text of one shape of arrays.
 
 In: an :class:`~.shapes.Arrays` and the nodes of its items. Out: an IR node. Lengths alone are counters;
-``contains`` keeps its count in the states; ``uniqueItems`` over few scalars keeps the set of those used.
+``contains`` keeps its count in the states; ``uniqueItems`` has a module of its own (:mod:`.array_unique`).
 """
 
 from __future__ import annotations
 
-from math import comb
 from typing import TYPE_CHECKING
 
-from vllm_guided.errors import ConstraintTooComplex, UnsupportedConstraint
+from vllm_guided.errors import ConstraintTooComplex
 from vllm_guided.frontends.json_schema import limits
-from vllm_guided.frontends.json_schema.shapes import FALSE, NULL, TRUE, Arrays, Norm
-from vllm_guided.frontends.json_schema.strings import Strings
+from vllm_guided.frontends.json_schema.array_unique import unique_items
+from vllm_guided.frontends.json_schema.shapes import Arrays
 from vllm_guided.grammar import ir
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def array_node(emitter: Emitter, shape: Arrays) -> ir.Node:
         prefix = prefix[:most]
     least = shape.minimum
     if shape.unique and (most is None or most > 1):
-        body = _unique(emitter, shape, len(prefix), least, most)
+        body = unique_items(emitter, shape, len(prefix), least, most)
     elif shape.contains:
         body = _containing(emitter, shape, prefix, rest, least, most)
     else:
@@ -124,104 +123,3 @@ def _containing(
                     raise ConstraintTooComplex("contains together with the lengths needs too many states")
             edges.append((source, ir.sequence(comma, node) if index else node, states[target]))
     return ir.Graph(tuple(edges), frozenset(accepting), 0) if accepting else ir.NOTHING
-
-
-def _scalars(norm: Norm) -> list[Norm] | None:
-    """The values of a finite set of words, numbers and strings, one by one; ``None`` if it is not one."""
-    if norm.arrays or norm.objects:
-        return None
-    found = [Norm(words=bit) for bit in (NULL, FALSE, TRUE) if norm.words & bit]
-    for numbers in norm.numbers:
-        low, high = numbers.low, numbers.high
-        if low is None or high is None:
-            return None
-        if low == high:
-            found.append(Norm(numbers=(numbers,)))
-        elif numbers.multiple is not None and (high - low) / numbers.multiple <= 64 and not numbers.excluded:
-            value = low
-            while value <= high:
-                found.append(Norm(numbers=(numbers._replace(low=value, high=value, multiple=1),)))
-                value = value + numbers.multiple
-        else:
-            return None
-    for strings in norm.strings:
-        if strings.finite is None:
-            return None
-        found.extend(Norm(strings=(Strings(finite=(value,)),)) for value in strings.finite)
-    return list(dict.fromkeys(found))
-
-
-def _unique(emitter: Emitter, shape: Arrays, length: int, least: int, most: int | None) -> ir.Node:
-    """At least one item, all different, over a finite set."""
-    values = _scalars(emitter.algebra.norm(shape.rest)) if length == 0 else None
-    if values is None or shape.contains:
-        raise UnsupportedConstraint(
-            "uniqueItems: only over a finite set of words, numbers or strings (an enum), "
-            "without tuples and contains"
-        )
-    nodes = [emitter.norm_node(value) for value in values]
-    total = len(nodes)
-    longest = total if most is None else min(most, total)
-    if longest < least:
-        return ir.NOTHING
-    # Any order as far as the subsets are few enough; beyond that, in the order of the set.
-    any_order, subsets = 0, 1
-    while any_order < longest:
-        subsets += comb(total, any_order + 1)
-        if subsets * total > limits.MAX_UNIQUE_EDGES:
-            break
-        any_order += 1
-    comma = emitter.layout.comma
-    states: dict[object, int] = {frozenset(): 0}
-    queue: list[frozenset[int]] = [frozenset()]
-    edges: list[tuple[int, ir.Node, int]] = []
-    accepting: set[int] = set()
-    while queue:
-        used = queue.pop()
-        source = states[used]
-        if len(used) >= max(least, 1):
-            accepting.add(source)
-        if len(used) >= any_order:
-            continue
-        for index, node in enumerate(nodes):
-            if index not in used:
-                target = used | {index}
-                if target not in states:
-                    states[target] = len(states)
-                    queue.append(target)
-                edges.append((source, ir.sequence(comma, node) if used else node, states[target]))
-    if any_order < longest:
-        _in_order(comma, nodes, least, longest, states, edges, accepting)
-    return ir.Graph(tuple(edges), frozenset(accepting), 0) if accepting else ir.NOTHING
-
-
-def _in_order(
-    comma: ir.Node,
-    nodes: list[ir.Node],
-    least: int,
-    longest: int,
-    states: dict[object, int],
-    edges: list[tuple[int, ir.Node, int]],
-    accepting: set[int],
-) -> None:
-    """Add the arrays whose items stand in the order of the set."""
-    limit = longest if longest < len(nodes) else least
-    if len(nodes) * (limit + 1) > limits.MAX_OBJECT_STATES:
-        raise ConstraintTooComplex("uniqueItems: too many values for the lengths")
-
-    def number(position: int, count: int) -> int:
-        return states.setdefault((position, count), len(states))
-
-    edges.append((0, ir.EMPTY, number(0, 0)))
-    for position in range(len(nodes)):
-        for count in range(min(position, limit) + 1):
-            source = number(position, count)
-            edges.append((source, ir.EMPTY, number(position + 1, count)))
-            if longest < len(nodes) and count >= longest:
-                continue
-            after = min(count + 1, max(limit, 1))
-            node = nodes[position]
-            edges.append((source, ir.sequence(comma, node) if count else node, number(position + 1, after)))
-    for (position, count), state in [(key, value) for key, value in states.items() if isinstance(key, tuple)]:
-        if position == len(nodes) and count >= max(least, 1):
-            accepting.add(state)

@@ -9,8 +9,9 @@ cycle can hide until then.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint
+from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint, UnsupportedConstraint
 from vllm_guided.frontends.json_schema import limits
 from vllm_guided.frontends.json_schema import numbers as number_sets
 from vllm_guided.frontends.json_schema.algebra import Algebra
@@ -42,7 +43,10 @@ from vllm_guided.frontends.json_schema.string_text import string_node, united_no
 from vllm_guided.frontends.json_schema.strings import Strings
 from vllm_guided.grammar import ir
 
-_INLINE = 8
+if TYPE_CHECKING:
+    from vllm_guided.frontends.json_schema.canonical_emitter import CanonicalEmitter
+
+INLINE = 8
 """Finite sets up to this size stand where they are used."""
 
 
@@ -63,6 +67,7 @@ class Emitter:
         self._by_norm: dict[Norm, ir.Node] = {}
         self._by_shape: dict[object, ir.Node] = {}
         self._queue: list[tuple[str, Callable[[], ir.Node]]] = []
+        self._canonical: CanonicalEmitter | None = None
         self._place = "#"
         self._count = 0
 
@@ -112,9 +117,17 @@ class Emitter:
             options.extend(self._shape("object", shape) for shape in norm.objects)
         kept = [option for option in options if option != ir.NOTHING]
         node = ir.choice(*kept)
-        if len(kept) > _INLINE:
+        if len(kept) > INLINE:
             node = self._rule("choice", node, shared=False)
         return node
+
+    def canonical(self) -> CanonicalEmitter:
+        """What writes each value in one way, into the same grammar."""
+        from vllm_guided.frontends.json_schema.canonical_emitter import CanonicalEmitter
+
+        if self._canonical is None:
+            self._canonical = CanonicalEmitter(self)
+        return self._canonical
 
     def generic(self, name: str) -> ir.Node:
         """Any JSON value, array, object, string or number."""
@@ -193,7 +206,7 @@ class Emitter:
         found = self._by_shape.get(strings)
         if found is None:
             node = string_node(strings)
-            if node == ir.NOTHING or (strings.finite is not None and len(strings.finite) <= _INLINE):
+            if node == ir.NOTHING or (strings.finite is not None and len(strings.finite) <= INLINE):
                 found = node
             else:
                 found = self._rule("string", node, shared=strings.finite is None)
@@ -209,11 +222,11 @@ class Emitter:
             found = self._by_shape[shape] = ir.Ref(name)
             self.rules[name] = ir.Rule(ir.NOTHING)
             self.pointers[name] = self._place
-            if isinstance(shape, Objects):
-                self._queue.append((name, lambda: object_node(self, shape)))
-            else:
-                self._queue.append((name, lambda: array_node(self, shape)))
+            self._queue.append((name, lambda: self._body(name, shape)))
         return found
+
+    def _body(self, name: str, shape: Arrays | Objects) -> ir.Node:
+        return object_node(self, shape) if isinstance(shape, Objects) else array_node(self, shape)
 
     def grammar(self, term: Term) -> ir.Grammar:
         """The whole grammar, from the rule ``start``.
@@ -230,6 +243,8 @@ class Emitter:
                 self.rules[name] = ir.Rule(build())
             except GrammarError as error:
                 raise self.algebra.located(error, self._place) from None
+        if self._canonical is not None:
+            self._canonical.finish()
         if self.algebra.top(term) == EMPTY:
             raise InvalidConstraint("unsatisfiable: no JSON value fits", where="#")
         self._check()
@@ -239,6 +254,11 @@ class Emitter:
         """Refuse a grammar without a text."""
         dead = unproductive(self.rules)
         if "start" in dead:
+            if self._canonical is not None and self._canonical.narrowed:
+                raise UnsupportedConstraint(
+                    "uniqueItems: objects in such an array have at most one member that is not declared",
+                    where=self._culprit(dead),
+                )
             raise InvalidConstraint(
                 "unsatisfiable: no JSON value fits what is required here", where=self._culprit(dead)
             )

@@ -81,9 +81,17 @@ LENGTH_BYTES = 60_000
 SPELLED_EDGES = 400
 """Up to so many labels, every JSON spelling of a pattern's characters is taken; above, the usual one."""
 
-MAX_UNIQUE_EDGES = 10_000
-"""Distinct items over a finite set in any order: so many (subset used, next item) pairs. Longer arrays
-are taken in the order of the set only."""
+MAX_LISTED_ITEMS = 256
+"""Distinct items out of so many values are told apart one by one, in every spelling; more as texts."""
+
+MAX_FEW_ITEMS = 4_000
+"""Arrays of distinct items end before they run out of them; where there are more, nobody gets there."""
+
+MAX_SHARED_ITEMS = 10
+"""Scalars that several items of a tuple of distinct items share: which are used is kept in the states."""
+
+MAX_SHARED_NAMES = 48
+"""Names of other objects that an open object in an array of distinct items may have as well."""
 
 MAX_SECONDS = 5.0
 """Processor time of one compile, looked at between steps of the algebra and between rules."""

@@ -21,8 +21,13 @@ if TYPE_CHECKING:
     from vllm_guided.frontends.json_schema.emitter import Emitter
 
 
-def in_order(emitter: Emitter, shape: Objects, found: Members, least: int) -> ir.Node:
-    """The members of an object that has at least one, and at least ``least``."""
+def in_order(
+    emitter: Emitter, shape: Objects, found: Members, least: int, tail: Tail | None = None
+) -> ir.Node:
+    """The members of an object that has at least one, and at least ``least``.
+
+    ``tail`` says what may follow the declared properties, if it is not what the shape says.
+    """
     run_of = [number for number, length in enumerate(shape.runs) for _ in range(length)]
     runs: list[list[Slot]] = [[] for _ in range(max(len(shape.runs), 1))]
     kept: list[Slot] = []
@@ -33,7 +38,7 @@ def in_order(emitter: Emitter, shape: Objects, found: Members, least: int) -> ir
         elif slot.variants:
             kept.append(slot)
             runs[run_of[index] if run_of else 0].append(slot)
-    tail = _Tail(emitter, found, loose)
+    tail = tail or Tail(emitter, found, loose)
     most = shape.maximum
     if most is not None and not found.free and most >= len(kept) + len(loose):
         most = None
@@ -42,7 +47,7 @@ def in_order(emitter: Emitter, shape: Objects, found: Members, least: int) -> ir
     return _Counted(emitter, kept, tail, least, most, found.wanted).node()
 
 
-class _Tail:
+class Tail:
     """What follows the declared properties: required names that are not declared, and free ones."""
 
     def __init__(self, emitter: Emitter, found: Members, loose: list[int]) -> None:
@@ -79,7 +84,7 @@ def _within_budget(runs: list[list[Slot]]) -> list[list[Slot]]:
     return [[slot for run in runs for slot in run]]
 
 
-def _plain_graph(emitter: Emitter, runs: list[list[Slot]], tail: _Tail) -> ir.Node:
+def _plain_graph(emitter: Emitter, runs: list[list[Slot]], tail: Tail) -> ir.Node:
     """A node is how far each run is, and whether a member was written."""
     comma = emitter.layout.comma
     start, end = (0,) * len(runs), tuple(len(run) for run in runs)
@@ -122,7 +127,7 @@ class _Counted:
     """The graph whose nodes are how many properties are passed, written, and which wanted members."""
 
     def __init__(
-        self, emitter: Emitter, slots: list[Slot], tail: _Tail, least: int, most: int | None, wanted: int
+        self, emitter: Emitter, slots: list[Slot], tail: Tail, least: int, most: int | None, wanted: int
     ) -> None:
         self.comma = emitter.layout.comma
         self.slots = slots

@@ -39,7 +39,12 @@ def object_node(emitter: Emitter, shape: Objects) -> ir.Node:
         )
     else:
         body = in_order(emitter, shape, found, least)
+    return with_braces(emitter, shape, required, body)
+
+
+def with_braces(emitter: Emitter, shape: Objects, required: int, body: ir.Node) -> ir.Node:
+    """Objects of the members in ``body``, and the empty one where it may be."""
     options = [emitter.layout.enclosed("{", body, "}")]
-    if required == 0 and least == 0 and not shape.some:
+    if required == 0 and shape.minimum == 0 and not shape.some:
         options.append(emitter.layout.empty("{", "}"))
     return ir.choice(*(option for option in options if option != ir.NOTHING))

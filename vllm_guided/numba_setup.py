@@ -18,6 +18,7 @@ from typing import Any
 import numba
 import xxhash
 from numba.core import config as numba_config
+from numba.extending import intrinsic
 
 from vllm_guided.cachedir import cache_directory, prune_folders
 
@@ -50,10 +51,43 @@ def numba_cache_directory(folder_of_sources: Path) -> str:
     return str(folder) if os.access(folder, os.W_OK) else ""
 
 
-def jit(signature: Any = None, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _call_of(dispatcher: Any) -> Callable[..., Any]:
+    """A function for compiled code that calls ``dispatcher``'s one compiled form by its symbol.
+
+    numba links the code of whatever a function calls into the function's own module and optimises all of
+    it again, so the cost of compiling grows with the square of the depth of calls. Here the callee is only
+    declared; the linker of the process, which holds it already, finds it. (Both lie in the same folder of
+    the cache, so they are from the same sources.)
+    """
+    (compiled,) = dispatcher.overloads.values()
+    signature, description = compiled.signature, compiled.fndesc
+
+    def code(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        callee = context.declare_function(builder.module, description)
+        status, result = context.call_conv.call_function(
+            builder, callee, description.restype, description.argtypes, arguments
+        )
+        with builder.if_then(status.is_error, likely=False):
+            context.call_conv.return_status_propagate(builder, status)
+        return result
+
+    # An intrinsic must spell its arguments out.
+    names = ", ".join(f"a{k}" for k in range(len(signature.args)))
+    scope: dict[str, Any] = {"signature": signature, "code": code}
+    exec(f"def typed(typing_context, {names}):\n    return signature, code", scope)
+    called: Callable[..., Any] = intrinsic(scope["typed"])
+    return called
+
+
+def jit(
+    signature: Any = None, *, apart: bool = False, **options: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """``numba.njit`` with an explicit signature, cached on disk, releasing the GIL.
 
     Without a signature the function is inlined by LLVM into its callers (helpers).
+
+    Args:
+        apart: compiled once and called by its symbol, never inlined; for compiled callers only.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,7 +97,7 @@ def jit(signature: Any = None, **options: Any) -> Callable[[Callable[..., Any]],
             settings = {"cache": True, "nogil": True, **options}
             arguments = () if signature is None else (signature,)
             compiled: Callable[..., Any] = numba.njit(*arguments, **settings)(function)
-            return compiled
+            return _call_of(compiled) if apart else compiled
         finally:
             numba_config.CACHE_DIR = before
 

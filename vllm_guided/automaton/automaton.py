@@ -35,7 +35,7 @@ class Automaton:
         accepting: uint8 [S].
         bag_rule: int32 [B], the rules that are bags (``bags.py``); a bag owns no states. Of each: the
             separator's rule, least and most members (-1: any number), number of own flags, the wanted flags,
-            ``bag_required`` (int64 words from ``bag_word_offsets``: flags that must be set; wanted ones first),
+            ``bag_required`` (int64 words from ``bag_word_offsets``: flags that must be set, wanted first),
             and its members ``bag_offsets[b]:bag_offsets[b + 1]``.
         member_rule, member_rest (rule or -1), member_own (own flag or -1), member_wanted (bits),
             member_distinct, member_first, member_last (-1: no limit): int32.

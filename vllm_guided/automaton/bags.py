@@ -32,7 +32,7 @@ def flag_words(groups: int) -> int:
 
 
 def bag_arrays(bags: list[BagRule], productive: npt.NDArray[np.bool_]) -> dict[str, Any]:
-    """The bag and member arrays of :class:`~.automaton.Automaton`; members with an unproductive rule left out."""
+    """The bag and member arrays of an automaton; members with an unproductive rule are left out."""
     kept = [
         [
             member

@@ -55,7 +55,7 @@ class Member(NamedTuple):
     """An entry of a bag (``ir.Entry``) with rules for its nodes.
 
     ``rest`` is -1 where nothing follows or where ``rule`` holds it already; ``own`` is a number below the
-    bag's ``groups`` or -1; ``wanted`` has a bit for each wanted flag that the entry sets; ``last`` -1: no limit.
+    bag's ``groups`` or -1; ``wanted`` has a bit for each wanted flag that is set; ``last`` -1: no limit.
     """
 
     rule: int
@@ -320,14 +320,13 @@ class _Builder:
         bit = {flag: 1 << number for number, flag in enumerate(flags)}
         members = []
         for entry in bag.entries:
-            parts = [self._part(entry.item), -1]
-            if entry.distinct and entry.rest != ir.EMPTY:
-                parts[1] = self._part(entry.rest)
-            elif entry.rest != ir.EMPTY:
-                parts[0] = self._part(ir.Sequence((entry.item, entry.rest)))
+            whole, rest = entry.item, entry.rest
+            if not entry.distinct and rest != ir.EMPTY:
+                whole, rest = ir.Sequence((whole, rest)), ir.EMPTY
             members.append(
                 Member(
-                    *parts,
+                    self._part(whole),
+                    -1 if rest == ir.EMPTY else self._part(rest),
                     -1 if entry.own is None else group[entry.own],
                     sum(bit.get(flag, 0) for flag in entry.flags),
                     entry.distinct,

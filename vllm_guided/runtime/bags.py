@@ -33,7 +33,7 @@ _NEVER = 1 << 30
 SOME, ALWAYS = 1, 2
 
 
-@jit(_int(arena_type, _words, _int))
+@jit(_int(arena_type, _words, _int), apart=True)
 def flagset(arena, words, count):
     """The number of a set of flags given as ``words[:count]``."""
     code = mixed(count, np.int64(3))
@@ -84,7 +84,7 @@ def _code(bag, phase, members, flags, used, start):
     return mixed(np.int64(code >> np.uint64(1)), (used + 1) << 32 | start)
 
 
-@jit(_int(arena_type, _int, _int, _int, _int, _int, _int))
+@jit(_int(arena_type, _int, _int, _int, _int, _int, _int), apart=True)
 def situation(arena, bag, phase, members, flags, used, start):
     """The state that stands for this situation of a bag."""
     size = np.uint64(arena.situation_table.size - 1)
@@ -169,7 +169,7 @@ def _has(words, own):
     return (np.uint64(words[bit >> 6]) >> np.uint64(bit & 63)) & np.uint64(1) != np.uint64(0)
 
 
-@jit(_int(arena_type, _int, _words))
+@jit(_int(arena_type, _int, _words), apart=True)
 def members_needed(arena, bag, words):
     """The least number of further members that set every required flag; more than any maximum if none do."""
     first = np.int64(arena.bag_word_offsets[bag])
@@ -192,7 +192,7 @@ def members_needed(arena, bag, words):
     cost[words[0] & wanted] = 0
     low = np.int64(arena.bag_offsets[bag])
     past = np.int64(arena.bag_offsets[bag + 1])
-    k = low
+    k = np.int64(low)
     while k < past and arena.member_own[k] >= 0:
         own = np.int64(arena.member_own[k])
         upto = k
@@ -302,7 +302,7 @@ def _after(arena, here, member, used):
     return situation(arena, bag, np.int64(AFTER), members, flags, used, np.int64(0))
 
 
-@jit(_int(arena_type, _int, _int))
+@jit(_int(arena_type, _int, _int), apart=True)
 def expand_bag(arena, state, stack):
     """Add what a bag's situation calls or returns to; the flags that returning sets.
 
@@ -331,7 +331,8 @@ def expand_bag(arena, state, stack):
                 begin = np.int64(arena.text_length[arena.tape]) if used >= 0 else np.int64(0)
                 inside = situation(
                     arena, bag, np.int64(BEFORE + 1 + member - arena.bag_offsets[bag]),
-                    np.int64(arena.situation_members[here]), np.int64(arena.situation_flags[here]), used, begin,
+                    np.int64(arena.situation_members[here]), np.int64(arena.situation_flags[here]), used,
+                    begin,
                 )  # fmt: skip
                 add(arena, start, push(arena, inside, stack))
                 continue

@@ -39,7 +39,7 @@ def _enqueue(arena, place):
     arena.work_pending[place] = 1
 
 
-@jit(types.void(arena_type, _int, _int))
+@jit(types.void(arena_type, _int, _int), apart=True)
 def add(arena, state, stack):
     """Add a state on a set of stacks to the configuration being collected."""
     states = arena.seen_state
@@ -91,7 +91,7 @@ def add(arena, state, stack):
         arena.seen_mark = marks
 
 
-@jit(_int(arena_type, _int))
+@jit(_int(arena_type, _int), apart=True)
 def return_to(arena, stack):
     """Leave the frame: add what is on top of the stacks; the flags this sets."""
     for k in range(arena.stack_offsets[stack], arena.stack_offsets[stack + 1]):

@@ -53,7 +53,7 @@ def counter_of(arena, state):
     return low
 
 
-@jit(_int(arena_type))
+@jit(_int(arena_type), apart=True)
 def closure(arena):
     """Close the collected pairs under calls and returns; the flags."""
     flags = np.int64(0)
@@ -111,7 +111,7 @@ def _rehash(arena):
     arena.config_table = table
 
 
-@jit(_int(arena_type, _int))
+@jit(_int(arena_type, _int), apart=True)
 def intern(arena, flags):
     """The configuration of the collected pairs that can consume something, with ``flags``."""
     states = arena.work_state
@@ -191,13 +191,13 @@ def intern(arena, flags):
     return made
 
 
-@jit(_int(arena_type, _int))
+@jit(_int(arena_type, _int), apart=True)
 def close(arena, flags):
-    """Close and intern the collected pairs, distinct items not looked at; ``flags`` are added to those found."""
+    """Close and intern the collected pairs without a look at distinct items; ``flags`` are added."""
     return intern(arena, flags | closure(arena))
 
 
-@jit(_int(arena_type, _int, _int))
+@jit(_int(arena_type, _int, _int), apart=True)
 def _plain_stack(arena, stack, depth):
     """The set of stacks without the items used in any bag's situation."""
     if arena.stack_mode[stack] & TRUE == 0:
@@ -219,7 +219,7 @@ def _plain_stack(arena, stack, depth):
     return whole
 
 
-@jit(_int(arena_type, _int))
+@jit(_int(arena_type, _int), apart=True)
 def plain(arena, config):
     """The configuration that compares no distinct items: what its mask is computed from."""
     if arena.config_flags[config] & TRUE == 0:
@@ -312,7 +312,7 @@ def _byte_classes(arena, low, high):
     return number
 
 
-@jit(types.void(arena_type, _int))
+@jit(types.void(arena_type, _int), apart=True)
 def expand(arena, config):
     """Give ``config`` its byte-class map and a row of transitions, none of them known yet."""
     low = np.int64(arena.config_offsets[config])
@@ -333,7 +333,7 @@ def expand(arena, config):
     arena.config_map[config] = number
 
 
-@jit(types.void(arena_type, _int, _int))
+@jit(types.void(arena_type, _int, _int), apart=True)
 def collect(arena, config, byte):
     """Collect what ``config``'s moves on ``byte`` lead to."""
     begin(arena)
@@ -348,7 +348,7 @@ def collect(arena, config, byte):
                 add(arena, np.int64(arena.edge_target[k]), np.int64(arena.item_stack[item]))
 
 
-@jit(_int(arena_type, _int, _int))
+@jit(_int(arena_type, _int, _int), apart=True)
 def place_of(arena, config, byte):
     """Where ``next`` has ``config``'s transition on ``byte``; its row is made on first need."""
     if arena.config_row[config] < 0:
@@ -358,7 +358,7 @@ def place_of(arena, config, byte):
     )
 
 
-@jit(_int(arena_type, _int, _int))
+@jit(_int(arena_type, _int, _int), apart=True)
 def step(arena, config, byte):
     """The configuration after one more byte, distinct items not compared; DEAD where the byte breaks it.
 

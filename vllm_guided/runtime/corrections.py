@@ -12,6 +12,8 @@ out of it, kept with the configuration. Few tokens come into question:
 
 # Compiled functions have numba signatures instead of annotations.
 # mypy: allow-untyped-defs
+# numba has no any() over a generator.
+# ruff: noqa: SIM110
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ _int = types.int64
 _bool = types.boolean
 _ints = types.int32[::1]
 
-#: What ``straddles`` says of a token: it goes on behind a comma; it holds the same twice with a comma between.
+#: What ``straddles`` says of a token: it goes on behind a comma; it has the same on both sides of one.
 GOES_ON, PAIR = 1, 2
 
 
@@ -47,7 +49,7 @@ def _blank(byte):
     return byte == 32 or byte == 10 or byte == 9 or byte == 13
 
 
-@jit(types.void(arena_type))
+@jit(types.void(arena_type), apart=True)
 def find_straddling_tokens(arena):
     """Fill ``straddles``, ``straddle_tokens`` and ``pair_tokens`` for the vocabulary."""
     data = arena.token_data
@@ -120,7 +122,7 @@ def in_mask(arena, number, token):
     return False
 
 
-@jit(_bool(arena_type, _int, _int))
+@jit(_bool(arena_type, _int, _int), apart=True)
 def _is_between(arena, stack, depth):
     """Whether the innermost comparing bag on some stack waits for its next item behind the separator."""
     if arena.stack_mode[stack] & TRUE == 0 or depth >= UNION_DEPTH:
@@ -135,7 +137,7 @@ def _is_between(arena, stack, depth):
     return False
 
 
-@jit(_bool(arena_type, _int))
+@jit(_bool(arena_type, _int), apart=True)
 def _is_near(arena, config):
     """Whether further bytes may meet a used item: one is near, or the next item is about to begin."""
     flags = arena.config_flags[config]
@@ -158,7 +160,7 @@ def _is_near(arena, config):
     return False
 
 
-@jit(types.Tuple((_ints, _int))(arena_type, _int, _int, _ints, _int))
+@jit(types.Tuple((_ints, _int))(arena_type, _int, _int, _ints, _int), apart=True)
 def _walk_near(arena, config, number, cut, count):
     """Append the tokens of mask ``number`` that real steps near used items refuse."""
     if not _is_near(arena, config):
@@ -193,9 +195,9 @@ def _walk_near(arena, config, number, cut, count):
     return cut, count
 
 
-@jit(types.void(arena_type, _int))
+@jit(types.void(arena_type, _int), apart=True)
 def find_cut(arena, config):
-    """Find the tokens to take out of the mask of ``config``: ``config_cut_count`` ids from ``config_cut`` on."""
+    """Find the tokens to take out of ``config``'s mask: ``config_cut_count`` ids from ``config_cut`` on."""
     number = mask_of(arena, plain(arena, config))
     cut = np.empty(16, np.int32)
     count = np.int64(0)
@@ -225,7 +227,7 @@ def find_cut(arena, config):
     arena.id_count += count
 
 
-@jit(_bool(arena_type, _int, _int))
+@jit(_bool(arena_type, _int, _int), apart=True)
 def is_cut(arena, config, token):
     """Whether ``token`` is taken out of the mask of ``config``."""
     if arena.distinct_count == 0:

@@ -44,7 +44,7 @@ _states = types.int64[::1]
 _VIABLE_DEPTH = 1 << 10
 
 
-@jit(types.Tuple((_states, _int))(arena_type, _int, _states, _int, _int))
+@jit(types.Tuple((_states, _int))(arena_type, _int, _states, _int, _int), apart=True)
 def recordings(arena, stack, found, count, depth):
     """Append the situations on ``stack`` that read a distinct item, each once."""
     if arena.stack_mode[stack] & RECORDING == 0 or depth >= UNION_DEPTH:
@@ -63,16 +63,16 @@ def recordings(arena, stack, found, count, depth):
     return found, count
 
 
-@jit(_bool(arena_type, _int))
+@jit(_bool(arena_type, _int), apart=True)
 def is_near_used(arena, state):
-    """Whether the item that ``state`` reads is the beginning of a used one so far; ``arena.tape`` has its text."""
+    """Whether the item that ``state`` reads begins as a used one does; ``arena.tape`` has its text."""
     used = np.int64(arena.situation_used[state - BAG])
     if used <= 0:
         return False
     return begins_used(arena, used, text_from(arena, arena.tape, np.int64(arena.situation_from[state - BAG])))
 
 
-@jit(_int(arena_type, _int, _int, _int))
+@jit(_int(arena_type, _int, _int, _int), apart=True)
 def _cut(arena, stack, state, depth):
     """The parts of the stacks above ``state``, on the unknown stack; -1 where ``state`` is not among them."""
     if arena.stack_mode[stack] & RECORDING == 0 or depth >= UNION_DEPTH:
@@ -96,7 +96,7 @@ def _cut(arena, stack, state, depth):
     return intern_stack(arena, keys, count, flags)
 
 
-@jit(_int(arena_type, _int, _int, _int))
+@jit(_int(arena_type, _int, _int, _int), apart=True)
 def _without(arena, stack, state, depth):
     """The stacks without those that hold ``state``; -1 where none is left."""
     if arena.stack_mode[stack] & RECORDING == 0 or depth >= UNION_DEPTH:
@@ -119,7 +119,7 @@ def _without(arena, stack, state, depth):
     return intern_stack(arena, keys, count, flags)
 
 
-@jit(_bool(arena_type, _int, _int, _int, _int))
+@jit(_bool(arena_type, _int, _int, _int, _int), apart=True)
 def _viable(arena, config, used, text, depth):
     """Whether the item can be completed to one that is not used.
 
@@ -147,7 +147,7 @@ def _viable(arena, config, used, text, depth):
     return False
 
 
-@jit(types.void(arena_type))
+@jit(types.void(arena_type), apart=True)
 def _drop_exhausted(arena):
     """Take out of the collected, closed pairs what reads an item that cannot become a new one."""
     count = arena.work_count
@@ -188,7 +188,7 @@ def _drop_exhausted(arena):
     arena.tape = tape
 
 
-@jit(_int(arena_type, _int))
+@jit(_int(arena_type, _int), apart=True)
 def finish(arena, flags):
     """Close and intern the collected pairs; ``flags`` are added to those the closure finds."""
     flags |= closure(arena)
@@ -200,7 +200,7 @@ def finish(arena, flags):
     return intern(arena, flags)
 
 
-@jit(_int(arena_type, _int, _int))
+@jit(_int(arena_type, _int, _int), apart=True)
 def step_true(arena, config, byte):
     """The configuration after one more byte of an output; DEAD where the byte breaks the constraint."""
     if config <= 1:
@@ -241,7 +241,7 @@ def _follow_known(config, data, low, high, moves, classes, flags, config_row, co
     return config, low
 
 
-@jit(_int(arena_type, _int, _bytes, _int, _int))
+@jit(_int(arena_type, _int, _bytes, _int, _int), apart=True)
 def step_range(arena, config, data, low, high):
     """The configuration after ``data[low:high]``, or DEAD."""
     while True:
@@ -275,7 +275,7 @@ def in_set(arena, number, token):
     return low < arena.set_offsets[number + 1] and arena.set_tokens[low] == token
 
 
-@jit(_int(arena_type, _int, _int))
+@jit(_int(arena_type, _int, _int), apart=True)
 def step_token(arena, config, token):
     """The configuration after ``token``, as text and as a special token; DEAD if neither is allowed."""
     spelt = DEAD

@@ -94,7 +94,8 @@ def append_counter(arena, base, minimum, maximum, body):
 
 
 @jit(types.void(
-    arena_type, _int, _int, _int, _int, _int, types.int64[::1], _ints, _ints, _ints, _ints, _ints, _ints, _ints,
+    arena_type, _int, _int, _int, _int, _int, types.int64[::1], _ints, _ints, _ints, _ints, _ints, _ints,
+    _ints,
 ))  # fmt: skip
 def append_bag(
     arena, separator, minimum, maximum, groups, wanted, required, start, rest, own, member_wanted, distinct,

@@ -17,12 +17,8 @@ from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import (
     BOTTOM,
     DEAD,
-    FINAL,
-    TERMINATED,
     UNKNOWN,
     arena_type,
-    copy_into,
-    fill_with,
     with_room,
 )
 from vllm_guided.runtime.collecting import begin, return_to
@@ -74,7 +70,7 @@ def _run_known(
     return node, used
 
 
-@jit(types.void(arena_type, _int, _int))
+@jit(types.void(arena_type, _int, _int), apart=True)
 def _run_suffixes(arena, record, stack):
     """Append to ``ids`` the tokens of ``record`` whose rest the real ``stack`` allows."""
     count = np.int64(arena.tier1_suffix_count[record])
@@ -114,7 +110,7 @@ def any_bit(rows, place, words):
     return bits != 0
 
 
-@jit(_int(arena_type, types.int64[::1], _int))
+@jit(_int(arena_type, types.int64[::1], _int), apart=True)
 def _make(arena, pairs, count):
     words = arena.words
     ids = arena.id_count
@@ -205,7 +201,7 @@ def _rehash(arena):
     arena.mask_table = table
 
 
-@jit(_int(arena_type, _int))
+@jit(_int(arena_type, _int), apart=True)
 def mask_of(arena, config):
     """The mask of a configuration that compares no distinct items, made on first need."""
     number = np.int64(arena.config_mask[config])

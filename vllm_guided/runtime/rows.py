@@ -17,7 +17,7 @@ from vllm_guided.runtime.masks import any_bit, mask_of
 _int = types.int64
 
 
-@jit(types.boolean(arena_type, _int, types.int32[:, ::1], _int))
+@jit(types.boolean(arena_type, _int, types.int32[:, ::1], _int), apart=True)
 def fill_row(arena, config, bitmask, place):
     """Write the mask of ``config`` to ``bitmask[place]``, words beyond the vocabulary as 0.
 

@@ -99,7 +99,7 @@ def mode_of(arena, state):
     return np.int64(TRUE | RECORDING if arena.situation_phase[situation] > BEFORE else TRUE)
 
 
-@jit(_int(arena_type, _keys, _int, _int))
+@jit(_int(arena_type, _keys, _int, _int), apart=True)
 def intern_stack(arena, keys, count, flags):
     """The set with the pairs ``keys[:count]`` (state << 32 | set below, ascending) and ``flags``."""
     if count == 0:
@@ -188,7 +188,7 @@ def _remember_union(arena, key, value):
     arena.union_count += 1
 
 
-@jit(_int(arena_type, _int, _int, _int))
+@jit(_int(arena_type, _int, _int, _int), apart=True)
 def union(arena, one, other, depth):
     """The union of two sets of stacks; ``depth`` is 0 at the outermost call."""
     if one == other:

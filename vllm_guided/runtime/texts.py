@@ -42,7 +42,7 @@ def _rehash_texts(arena):
     arena.text_table = table
 
 
-@jit(_int(arena_type, _int, _int))
+@jit(_int(arena_type, _int, _int), apart=True)
 def longer(arena, text, byte):
     """``text`` and one more byte."""
     if is_blank(arena, text, byte):
@@ -81,7 +81,7 @@ def longer(arena, text, byte):
     return made
 
 
-@jit(_int(arena_type, _int, _int))
+@jit(_int(arena_type, _int, _int), apart=True)
 def text_from(arena, tape, start):
     """The text of ``tape`` from its byte number ``start`` on."""
     if start == 0:
@@ -97,7 +97,7 @@ def text_from(arena, tape, start):
     return text
 
 
-@jit(_int(arena_type, _int, _int))
+@jit(_int(arena_type, _int, _int), apart=True)
 def used_and(arena, used, text):
     """The list ``used`` with ``text`` as well."""
     size = np.uint64(arena.used_table.size - 1)
@@ -151,7 +151,7 @@ def _next_byte(arena, whole, text):
     return np.int64(arena.text_byte[whole])
 
 
-@jit(_bool(arena_type, _int, _int))
+@jit(_bool(arena_type, _int, _int), apart=True)
 def begins_used(arena, used, text):
     """Whether ``text`` is the beginning, or all, of a text in the list."""
     while used > 0:
@@ -162,7 +162,7 @@ def begins_used(arena, used, text):
     return False
 
 
-@jit(types.void(arena_type, _int, _int, types.uint8[::1]))
+@jit(types.void(arena_type, _int, _int, types.uint8[::1]), apart=True)
 def next_bytes(arena, used, text, found):
     """Set ``found[byte]`` to 1 for each byte that follows ``text`` in a text of the list, others to 0."""
     for byte in range(256):

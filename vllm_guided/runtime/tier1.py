@@ -70,7 +70,7 @@ def _over(arena, state, base):
     return intern(arena, 0)
 
 
-@jit(_int(arena_type, _int, _int, types.int64[:, ::1], _int))
+@jit(_int(arena_type, _int, _int, types.int64[:, ::1], _int), apart=True)
 def rebased(arena, state, stack, pairs, count):
     """Split ``state`` on ``stack`` into what tier 1 may know and the real stacks below that.
 
@@ -118,11 +118,11 @@ def rebased(arena, state, stack, pairs, count):
 
 @jit(_int(
     _int, _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _ints, _bytes, _bytes, _ints, _ints, _ints,
-    _ints, _counts,
+    _counts, _counts, _ints, _counts,
 ))  # fmt: skip
 def _walk_known(
     node, trie_byte, trie_depth, trie_next, token_start, tokens, row, ids, moves, classes, flags, config_row,
-    config_map, path, escapes, counts,
+    config_map, path, row_at, map_at, escapes, counts,
 ):  # fmt: skip
     """Walk the trie from ``node`` on through known transitions; the node where one is missing, or the end.
 
@@ -130,7 +130,9 @@ def _walk_known(
     in this loop that would cost many times the walk itself.
 
     Args:
-        path: the configuration at each depth. row: bits to set. ids: where to list the first allowed ids.
+        path: the configuration at each depth; ``row_at`` and ``map_at`` where its transitions and its
+            byte classes begin, so that a node costs two dependent reads.
+        row: bits to set. ids: where to list the first allowed ids.
         counts: [allowed tokens, escapes, position in ids].
     """
     past = trie_byte.size
@@ -139,8 +141,7 @@ def _walk_known(
     place = counts[2]
     while node < past:
         depth = trie_depth[node]
-        origin = path[depth - 1]
-        target = moves[config_row[origin] + classes[256 * np.int64(config_map[origin]) + trie_byte[node]]]
+        target = moves[row_at[depth - 1] + classes[map_at[depth - 1] + trie_byte[node]]]
         after = trie_next[node]
         if target <= 0:
             if target < 0:
@@ -148,8 +149,15 @@ def _walk_known(
             node = np.int64(after)
             continue
         if after > node + 1:
-            if config_row[target] < 0:
-                break
+            if target == path[depth - 1]:
+                row_at[depth] = row_at[depth - 1]
+                map_at[depth] = map_at[depth - 1]
+            else:
+                below = config_row[target]
+                if below < 0:
+                    break
+                row_at[depth] = below
+                map_at[depth] = 256 * np.int64(config_map[target])
             path[depth] = target
             if flags[target] & ESCAPE:
                 if escape_count == escapes.size:
@@ -168,7 +176,7 @@ def _walk_known(
     return node
 
 
-@jit(types.Tuple((_int, _ints, _int))(arena_type, _int))
+@jit(types.Tuple((_int, _ints, _int))(arena_type, _int), apart=True)
 def _walk(arena, config):
     """Walk the trie from ``config``: set the bits of allowed tokens in ``scratch_row``.
 
@@ -184,13 +192,17 @@ def _walk(arena, config):
     if arena.config_row[config] < 0:
         expand(arena, config)
     path[0] = config
+    row_at = np.zeros(path.size, np.int64)
+    map_at = np.zeros(path.size, np.int64)
+    row_at[0] = arena.config_row[config]
+    map_at[0] = 256 * np.int64(arena.config_map[config])
     node = np.int64(1)
     past = arena.trie_byte.size
     while True:
         node = _walk_known(
             node, arena.trie_byte, arena.trie_depth, arena.trie_next, arena.trie_token_start,
             arena.trie_tokens, arena.scratch_row, arena.ids, arena.next, arena.map_class,
-            arena.config_flags, arena.config_row, arena.config_map, path, escapes, counts,
+            arena.config_flags, arena.config_row, arena.config_map, path, row_at, map_at, escapes, counts,
         )  # fmt: skip
         if node >= past:
             return counts[0], escapes, counts[1]
@@ -322,7 +334,7 @@ def _flatten(
     return used
 
 
-@jit(types.UniTuple(_int, 2)(arena_type, _ints, _int))
+@jit(types.UniTuple(_int, 2)(arena_type, _ints, _int), apart=True)
 def _suffixes(arena, escapes, escape_count):
     """Gather, as a trie, what is left of tokens behind each of ``escapes`` that are not allowed yet.
 
@@ -389,7 +401,7 @@ def new_row(arena):
     return number
 
 
-@jit(_int(arena_type, _int))
+@jit(_int(arena_type, _int), apart=True)
 def tier1(arena, config):
     """The tier-1 record of a configuration over the unknown stack, made on first need."""
     number = np.int64(arena.config_tier1[config])

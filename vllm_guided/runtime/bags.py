@@ -195,9 +195,9 @@ def members_needed(arena, bag, words):
     k = np.int64(low)
     while k < past and arena.member_own[k] >= 0:
         own = np.int64(arena.member_own[k])
-        upto = k
+        upto = np.int64(k)
         while upto < past and arena.member_own[upto] == own:
-            upto += 1
+            upto = upto + np.int64(1)
         if not _has(words, own):
             bit = own + WANTED_BITS
             asked = (np.uint64(arena.bag_required[first + (bit >> 6)]) >> np.uint64(bit & 63)) & np.uint64(1)
@@ -341,15 +341,15 @@ def expand_bag(arena, state, stack):
             last = is_last and _may_end(arena, after - BAG)
             add(arena, start, stack if last else push(arena, after, stack))
         return np.int64(0)
-    member = phase - (BEFORE + 1) + np.int64(arena.bag_offsets[bag])
+    inner = phase - (BEFORE + 1) + np.int64(arena.bag_offsets[bag])
     if used >= 0:
         text = text_from(arena, arena.tape, np.int64(arena.situation_from[here]))
         if is_used(arena, used, text):
             return np.int64(0)
         used = used_and(arena, used, text)
-    after = _after(arena, here, member, used)
+    after = _after(arena, here, inner, used)
     last = _is_last(arena, here) and _may_end(arena, after - BAG)
-    rest = np.int64(arena.member_rest[member])
+    rest = np.int64(arena.member_rest[inner])
     if rest >= 0:
         add(arena, rest, stack if last else push(arena, after, stack))
     elif last:

@@ -192,10 +192,10 @@ def members_needed(arena, bag, words):
     cost[words[0] & wanted] = 0
     low = np.int64(arena.bag_offsets[bag])
     past = np.int64(arena.bag_offsets[bag + 1])
-    k = np.int64(low)
-    while k < past and arena.member_own[k] >= 0:
-        own = np.int64(arena.member_own[k])
-        upto = np.int64(k)
+    place = np.int64(low)
+    while place < past and arena.member_own[place] >= 0:
+        own = np.int64(arena.member_own[place])
+        upto = np.int64(place)
         while upto < past and arena.member_own[upto] == own:
             upto = upto + np.int64(1)
         if not _has(words, own):
@@ -203,15 +203,15 @@ def members_needed(arena, bag, words):
             asked = (np.uint64(arena.bag_required[first + (bit >> 6)]) >> np.uint64(bit & 63)) & np.uint64(1)
             for have in range(wanted + 1):
                 after[have] = _NEVER if asked != np.uint64(0) else cost[have]
-            for j in range(k, upto):
+            for j in range(place, upto):
                 for have in range(wanted + 1):
                     reached = have | np.int64(arena.member_wanted[j])
                     after[reached] = min(after[reached], cost[have] + 1)
             for have in range(wanted + 1):
                 cost[have] = after[have]
-        k = upto
+        place = upto
     for _ in range(8):
-        for j in range(k, past):
+        for j in range(place, past):
             for have in range(wanted + 1):
                 reached = have | np.int64(arena.member_wanted[j])
                 cost[reached] = min(cost[reached], cost[have] + 1)

@@ -17,9 +17,11 @@ spelling         declared names, names beside them, ``enum`` and ``const`` as ``
                  escapes; patterns with very many transitions likewise
 white space      at most 32 blanks between two tokens; none before and after the text
 numbers          at most 64 digits before and after the point and 3 in the exponent; no scientific form
-                 with ``multipleOf`` (but 1); integers in scientific form as floats are written
-formats          no A-labels and only ASCII in host names; leap seconds only at 23:59:60 UTC; ``regex``
-                 without look-around, back-references and deep groups
+                 with ``multipleOf`` (but 1); integers in scientific form as floats are written; nothing
+                 that a double does not tell from what is excluded; with ``multipleOf`` a fraction only up
+                 to 15 digits in all; where it needs very many states, the largest multiples are left out
+formats          no A-labels in host names, international ones of common scripts and short labels; leap
+                 seconds only at 23:59:60 UTC; ``regex`` without look-around, back-references and deep groups
 lengths          a ``pattern`` that needs many states with ``maxLength``: the longest strings are left out
 distinct items   over a finite set; sets of more than about ten values in any order only for short arrays
 members          repeated names of undeclared members are not told apart by ``minProperties``

@@ -25,7 +25,8 @@ from functools import lru_cache
 
 from vllm_guided.frontends.json_schema import number_text, string_text
 from vllm_guided.frontends.json_schema import numbers as number_sets
-from vllm_guided.frontends.json_schema.decimal_text import FRACTION_ROOM, decimal
+from vllm_guided.frontends.json_schema.decimal_text import FRACTION_ROOM
+from vllm_guided.frontends.json_schema.decimals import decimal
 from vllm_guided.frontends.json_schema.numbers import DIGITS, NOT_DIGITS, Exact, Numbers
 from vllm_guided.frontends.json_schema.strings import Strings, unbounded_automaton
 from vllm_guided.grammar import ir

@@ -13,21 +13,24 @@ within the first 15 digits of the number, which every double keeps.
 from __future__ import annotations
 
 from collections import deque
-from fractions import Fraction
 from functools import lru_cache
-from math import lcm
 from typing import NamedTuple
 
-from vllm_guided.errors import ConstraintTooComplex
 from vllm_guided.frontends.json_schema import limits
-from vllm_guided.frontends.json_schema.numbers import ANY_FORM, DIGITS, NOT_DIGITS, Exact, Numbers
-from vllm_guided.frontends.json_schema.remainders import Remainder, remainder
+from vllm_guided.frontends.json_schema.decimals import (
+    DIGIT,
+    EQUAL,
+    GREATER,
+    LESS,
+    NONZERO,
+    ZERO,
+    Bound,
+    compare,
+)
+from vllm_guided.frontends.json_schema.numbers import ANY_FORM, DIGITS, NOT_DIGITS
+from vllm_guided.frontends.json_schema.remainders import NEVER, Remainder
 from vllm_guided.grammar import ir
 
-DIGIT = ir.byte_range(0x30, 0x39)
-NONZERO = ir.byte_range(0x31, 0x39)
-ZERO = ir.text("0")
-LESS, EQUAL, GREATER = -1, 0, 1
 NEW, ZEROS, NINES, CLEAR, TINY = 0, 1, 2, 3, 4
 """What the digits behind the grid are so far: none, all 0, all 9, or clearly between two multiples; or
 nothing but zeros at all was read."""
@@ -37,43 +40,13 @@ FRACTION_ROOM = 15
 """Digits of a number that every double keeps."""
 
 
-class Bound(NamedTuple):
-    """A magnitude's decimal digits; ``closed`` says whether it belongs to the set."""
-
-    whole: str
-    fraction: str
-    closed: bool
-
-
-def decimal(value: Exact, closed: bool) -> Bound:
-    """The digits of a magnitude."""
-    fraction = Fraction(value)
-    scale, denominator = 0, fraction.denominator
-    while denominator != 1:
-        scale += 1
-        denominator = Fraction(fraction * 10**scale).denominator
-        if scale > limits.MAX_DECIMALS:
-            raise ConstraintTooComplex(f"a bound has more than {limits.MAX_DECIMALS:,} decimals")
-    digits = str(int(fraction * 10**scale)).zfill(scale + 1)
-    whole = digits[: len(digits) - scale]
-    return Bound(whole, digits[len(digits) - scale :], closed)
-
-
-def compare(digit: int, bound: str, position: int, so_far: int) -> int:
-    """``so_far`` after one more digit at ``position`` of the bound (0 beyond its end)."""
-    if so_far != EQUAL:
-        return so_far
-    other = int(bound[position]) if position < len(bound) else 0
-    return (digit > other) - (digit < other)
-
-
 @lru_cache(maxsize=1024)
 def _digits(mask: int) -> ir.Node:
     """One digit; bit ``d`` of the mask stands for ``d``."""
     return ir.ByteSet(mask << 0x30)
 
 
-class _TooMany(Exception):
+class TooManyStates(Exception):
     """More states than the budget has."""
 
 
@@ -140,6 +113,7 @@ class Magnitude:
         self.edges: list[tuple[int, ir.Node, int]] = []
         self.accepting: set[int] = set()
         self.deepest = 0
+        self.remainder_states: dict[tuple[int, ...], int] = {}
         self.endless = endless
         if longest is not None:
             self.longest = longest
@@ -165,7 +139,10 @@ class Magnitude:
         while self.queue:
             state = self.queue.popleft()
             if isinstance(state, _Whole):
-                self._whole(self.states[state], state)
+                if self.endless and state.position > len(self.low.whole):
+                    self._settled(state)
+                else:
+                    self._whole(self.states[state], state)
             else:
                 self._fraction(self.states[state], state)
         return ir.Graph(tuple(self.edges), frozenset(self.accepting)) if self.accepting else ir.NOTHING
@@ -174,8 +151,8 @@ class Magnitude:
         found = self.states.get(state)
         if found is None:
             found = self.states[state] = len(self.states)
-            if found > limits.MAX_NUMBER_STATES:
-                raise _TooMany
+            if found > limits.COUNTED_NUMBER_STATES:
+                raise TooManyStates
             self.queue.append(state)
             if isinstance(state, _Whole):
                 self.deepest = max(self.deepest, state.position)
@@ -244,6 +221,30 @@ class Magnitude:
             tail = ir.optional(fraction)
         self._finish(source, ir.sequence(digits, tail))
 
+    def _settled(self, first: _Whole) -> None:
+        """The graph from a state on in which only remainders count, and digits do not."""
+        digits = [_digits(1 << digit) for digit in range(10)]
+        numbers = self.remainder_states
+        if first.rests in numbers:
+            self.edges.append((self.states[first], ir.EMPTY, numbers[first.rests]))
+            return
+        numbers[first.rests] = self.states[first]
+        queue = [first.rests]
+        edges, states, items = self.edges, self.states, self.remainders
+        for rests in queue:  # grows while it is read
+            source = numbers[rests]
+            if self._ends(GREATER, LESS, 0, rests):
+                self.accepting.add(source)
+            for digit, label in enumerate(digits):
+                moved = tuple([item.onwards(rest, digit) for rest, item in zip(rests, items, strict=True)])
+                target = numbers.get(moved)
+                if target is None:
+                    target = numbers[moved] = states[moved] = len(states)
+                    if target > limits.MAX_NUMBER_STATES:
+                        raise TooManyStates
+                    queue.append(moved)
+                edges.append((source, label, target))
+
     def _more_digits(self, source: int, state: _Whole) -> None:
         count = state.position
         if count >= self.longest:
@@ -268,7 +269,8 @@ class Magnitude:
             rests: list[int] = []
             for rest, item in zip(state.rests, self.remainders, strict=True):
                 most = None if self.endless and not zero else item.scale + left
-                moved = item.representative((rest * 10 + digit) % item.modulus, item.scale, most)
+                rest = NEVER if rest == NEVER else (rest * 10 + digit) % item.modulus
+                moved = item.representative(rest, item.scale, most)
                 if moved is None:
                     break
                 rests.append(moved)
@@ -361,63 +363,3 @@ class Magnitude:
         if count + 1 > state.room or (count + 1 == state.room and edge == ZEROS):
             return None
         return edge
-
-
-def plain_node(low: Bound, high: Bound | None, numbers: Numbers, canonical: bool = False) -> ir.Node:
-    """The plain decimals of a set whose magnitudes are between two bounds.
-
-    Where multiples need too many states, the largest are left out.
-
-    Raises:
-        ConstraintTooComplex: none is left.
-    """
-    multiple, excluded = numbers.multiple, numbers.excluded
-    if multiple is None and not excluded:
-        return _built(low, high, (), numbers.form, FREE, canonical, 0)
-    kept = [] if multiple in (None, 1) else [remainder(multiple or 1, True)]
-    remainders = (*kept, *(remainder(other, False) for other in excluded))
-    of_multiple = remainder(multiple, True).scale if multiple is not None else None
-    grid = max(item.scale for item in remainders) if of_multiple is None else of_multiple
-    on_grid = _built(low, high, remainders, numbers.form, ON_GRID, canonical, grid)
-    if multiple is not None or numbers.form == DIGITS:
-        return on_grid
-    off_grid = _built(low, high, (), numbers.form, OFF_GRID, canonical, grid)
-    return ir.choice(*(node for node in (on_grid, off_grid) if node != ir.NOTHING))
-
-
-def _built(
-    low: Bound,
-    high: Bound | None,
-    remainders: tuple[Remainder, ...],
-    form: int,
-    fractions: int,
-    canonical: bool,
-    grid: int,
-) -> ir.Node:
-    modulus = lcm(*(item.modulus for item in remainders))
-    coprime = modulus
-    while coprime % 2 == 0 or coprime % 5 == 0:
-        coprime //= 2 if coprime % 2 == 0 else 5
-    uncounted = high is None and grid == 0 and fractions == ON_GRID
-    longest: int | None = None
-    endless = uncounted and coprime > limits.COUNTED_REMAINDERS
-    while longest is None or longest >= max(len(low.whole), 1):
-        magnitude = Magnitude(low, high, remainders, form, fractions, canonical, grid, longest, endless)
-        try:
-            node = magnitude.build()
-        except _TooMany:
-            if uncounted and not endless and longest is None:
-                endless = True
-                continue
-            # Shorter numbers need fewer states: about as many as there are multiples.
-            few = len(str(modulus * limits.MAX_NUMBER_STATES // 10 ** (grid + 1))) - 1
-            shorter = max(magnitude.deepest - 1, few)
-            longest = min(shorter, magnitude.longest if endless else magnitude.longest - 1)
-            high, endless = None, False
-        else:
-            if node != ir.NOTHING or longest is None:
-                return node
-            break
-    raise ConstraintTooComplex(
-        "the number's bounds and multipleOf need too large an automaton; use a smaller multipleOf"
-    )

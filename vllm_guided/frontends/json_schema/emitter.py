@@ -16,7 +16,7 @@ from vllm_guided.frontends.json_schema import limits
 from vllm_guided.frontends.json_schema import numbers as number_sets
 from vllm_guided.frontends.json_schema.algebra import Algebra
 from vllm_guided.frontends.json_schema.array_text import array_node
-from vllm_guided.frontends.json_schema.decimal_text import decimal
+from vllm_guided.frontends.json_schema.decimals import decimal
 from vllm_guided.frontends.json_schema.generic import add_generic
 from vllm_guided.frontends.json_schema.layout import Layout
 from vllm_guided.frontends.json_schema.names import name_node

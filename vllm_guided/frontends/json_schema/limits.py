@@ -62,6 +62,9 @@ MAX_NUMBER_STATES = 12_000
 MAX_DECIMALS = 1_100
 """Decimals of a bound or a multipleOf: more than any double has."""
 
+COUNTED_NUMBER_STATES = 5_000
+"""The same where digits are counted beside the remainder."""
+
 COUNTED_REMAINDERS = 128
 """Remainders of a multipleOf without a maximum for which the digits are bounded too."""
 

@@ -1,7 +1,7 @@
 """The JSON texts of a set of numbers.
 
 In: one :class:`~.numbers.Numbers`. Out: an IR node that matches its members as JSON writes them: plain
-decimals (:mod:`.decimal_text`), and the scientific form (:mod:`.scientific_text`) where no multiple but 1 has
+decimals (:mod:`.plain_text`), and the scientific form (:mod:`.scientific_text`) where no multiple but 1 has
 to be kept. Digits are bounded (:mod:`.limits`).
 """
 
@@ -10,8 +10,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from vllm_guided.frontends.json_schema import double_bounds, limits
-from vllm_guided.frontends.json_schema.decimal_text import DIGIT, NONZERO, Bound, decimal, plain_node
+from vllm_guided.frontends.json_schema.decimals import DIGIT, NONZERO, Bound, decimal
 from vllm_guided.frontends.json_schema.numbers import ANY_FORM, DIGITS, NOT_DIGITS, Exact, Numbers
+from vllm_guided.frontends.json_schema.plain_text import plain_node
 from vllm_guided.frontends.json_schema.scientific_text import scientific_node
 from vllm_guided.grammar import ir
 

@@ -38,11 +38,18 @@ class Remainder:
         """
         if rest == NEVER:
             return rest
-        last = self.width if most is None else min(most, self.width)
-        key = (rest, least, last)
-        if key not in self._found:
-            self._found[key] = self._representative(rest, least, last)
-        return self._found[key]
+        key = (rest, least, self.width if most is None or most > self.width else most)
+        found = self._found.get(key, NEVER - 1)
+        if found == NEVER - 1:
+            found = self._found[key] = self._representative(*key)
+        return found
+
+    def onwards(self, rest: int, digit: int) -> int:
+        """The remainder after one more integer digit, where any number of them may follow."""
+        if rest == NEVER:
+            return rest
+        found = self.representative((rest * 10 + digit) % self.modulus, self.scale, None)
+        return NEVER if found is None else found
 
     def _representative(self, rest: int, least: int, last: int) -> int | None:
         power = 10**least

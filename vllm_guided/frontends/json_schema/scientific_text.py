@@ -10,15 +10,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from vllm_guided.frontends.json_schema import limits
-from vllm_guided.frontends.json_schema.decimal_text import (
-    DIGIT,
-    EQUAL,
-    GREATER,
-    LESS,
-    Bound,
-    Magnitude,
-    compare,
-)
+from vllm_guided.frontends.json_schema.decimal_text import Magnitude
+from vllm_guided.frontends.json_schema.decimals import DIGIT, EQUAL, GREATER, LESS, Bound, compare
 from vllm_guided.grammar import ir
 
 LARGEST = Bound("17976931348623157" + "0" * 292, "", True)

@@ -1,0 +1,49 @@
+"""Magnitudes digit by digit: what the texts of numbers compare with.
+
+In: exact magnitudes. Out: their decimal digits before and behind the point, and the nodes of digits.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import NamedTuple
+
+from vllm_guided.errors import ConstraintTooComplex
+from vllm_guided.frontends.json_schema import limits
+from vllm_guided.frontends.json_schema.numbers import Exact
+from vllm_guided.grammar import ir
+
+DIGIT = ir.byte_range(0x30, 0x39)
+NONZERO = ir.byte_range(0x31, 0x39)
+ZERO = ir.text("0")
+LESS, EQUAL, GREATER = -1, 0, 1
+
+
+class Bound(NamedTuple):
+    """A magnitude's decimal digits; ``closed`` says whether it belongs to the set."""
+
+    whole: str
+    fraction: str
+    closed: bool
+
+
+def decimal(value: Exact, closed: bool) -> Bound:
+    """The digits of a magnitude."""
+    fraction = Fraction(value)
+    scale, denominator = 0, fraction.denominator
+    while denominator != 1:
+        scale += 1
+        denominator = Fraction(fraction * 10**scale).denominator
+        if scale > limits.MAX_DECIMALS:
+            raise ConstraintTooComplex(f"a bound has more than {limits.MAX_DECIMALS:,} decimals")
+    digits = str(int(fraction * 10**scale)).zfill(scale + 1)
+    whole = digits[: len(digits) - scale]
+    return Bound(whole, digits[len(digits) - scale :], closed)
+
+
+def compare(digit: int, bound: str, position: int, so_far: int) -> int:
+    """``so_far`` after one more digit at ``position`` of the bound (0 beyond its end)."""
+    if so_far != EQUAL:
+        return so_far
+    other = int(bound[position]) if position < len(bound) else 0
+    return (digit > other) - (digit < other)

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+from random import Random
 
+import jsonschema
 import prefixes
 import pytest
 
@@ -264,3 +266,69 @@ URIS = {
 )
 def test_uris(base, reference, meant):
     assert resolve(base, reference) == meant
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "http://json-schema.org/draft-04/schema",
+        "http://json-schema.org/draft-07/schema#",
+        "https://json-schema.org/draft/2019-09/schema",
+        "https://json-schema.org/draft/2020-12/schema",
+    ],
+)
+def test_the_drafts_own_schemas(uri):
+    grammar = json_schema_grammar({"$ref": uri})
+    assert prefixes.accepts(grammar, b'{"properties": {"a": {"type": "null", "minLength": 1}}}')
+    assert not prefixes.accepts(grammar, b'{"properties": {"a": {"type": "nil"}}}')
+    assert not prefixes.accepts(grammar, b'{"allOf": [{"minLength": -1}]}')
+
+
+def random_scopes(random):
+    """Resources that refer to each other, dynamically too, some with the dynamic anchor ``t``."""
+    types = ("integer", "string", "null", "boolean")
+    count = random.randint(2, 4)
+    resources = {}
+    for index in range(count):
+        resource = {"$id": f"r{index}", "$defs": {}}
+        if random.random() < 0.8:
+            anchor = random.choice(("$dynamicAnchor", "$dynamicAnchor", "$anchor"))
+            resource["$defs"]["d"] = {anchor: "t", "type": random.choice(types)}
+        if index + 1 < count and random.random() < 0.5:
+            resource["$ref"] = f"r{random.randrange(index + 1, count)}"
+        resource["properties"] = {
+            "p": {"$dynamicRef": random.choice(("#t", f"r{random.randrange(count)}#t"))},
+            "q": {"$ref": f"r{random.randrange(count)}"},
+        }
+        resources[f"k{index}"] = resource
+    if random.random() < 0.5:
+        resources["own"] = {"$dynamicAnchor": "t", "type": random.choice(types)}
+    return DRAFT2020 | {"$id": "http://a.org/root", "$ref": "r0", "$defs": resources}
+
+
+def random_instance(random, depth=0):
+    if depth > 2 or random.random() < 0.3:
+        return random.choice((1, "a", None, True))
+    return {name: random_instance(random, depth + 1) for name in "pq" if random.random() < 0.7}
+
+
+def test_dynamic_scopes_as_jsonschema_sees_them():
+    judged = 0
+    for seed in range(60):
+        random = Random(seed)
+        schema = random_scopes(random)
+        try:
+            grammar = json_schema_grammar(schema)
+        except InvalidConstraint as error:
+            assert "points to nothing" in error.message or "itself" in error.message
+            continue
+        validator = jsonschema.Draft202012Validator(schema)
+        for _ in range(8):
+            instance = random_instance(random)
+            try:
+                valid = validator.is_valid(instance)
+            except jsonschema.exceptions._WrappedReferencingError:
+                continue  # it looks only when it comes there
+            judged += 1
+            assert prefixes.accepts(grammar, json.dumps(instance).encode()) == valid, (schema, instance)
+    assert judged > 200

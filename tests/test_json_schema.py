@@ -54,6 +54,8 @@ TABLE = [
     ({"type": "string", "pattern": "^(a|bc)*$", "maxLength": 3}, ['"abc"', '"aaa"'], ['"bcbc"', '"b"']),
     ({"type": "string", "pattern": "^(ab|c)[0-9]*$", "maxLength": 5000}, ['"ab12"', '"c"'], ['"b1"', '"ab1x"']),
     ({"type": "string", "pattern": "^([a-z][0-9])+$", "minLength": 500}, ['"' + "a1" * 250 + '"'], ['"' + "a1" * 249 + '"']),
+    ({"type": "string", "pattern": r"^[^@\s]+@[^@\s]+\.[^@\s]+$", "maxLength": 254}, ['"' + "é" * 248 + '@a.org"'], ['"' + "é" * 249 + '@a.org"']),
+    ({"type": "string", "pattern": r"^(?:\S+\s+){0,19}\S+$", "maxLength": 200}, ['"many words, but no very long text at all"'], ['" a"']),
     ({"type": "string", "pattern": "^[a-z]+(-[a-z]+)*$", "maxLength": 900}, ['"' + "ab-" * 299 + 'abc"'], ['"' + "ab-" * 300 + 'a"']),
     ({"type": "string", "format": "uri", "maxLength": 255}, ['"http://' + "a/" * 124 + '"'], ['"http://' + "a/" * 125 + '"']),
     ({"type": "string", "pattern": "^(?!tmp_)[a-z_]+$"}, ['"abc"', '"tm_p"'], ['"tmp_x"', '"ABC"']),

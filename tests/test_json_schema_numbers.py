@@ -124,7 +124,7 @@ def _readings(numbers, text):
         yield numbers._replace(low=ends[0], high=ends[1]), number_sets.reduce(Fraction(float(text)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(_sets, st.data())
 def test_random_sets(numbers, data):
     numbers = number_sets.tidy(numbers)

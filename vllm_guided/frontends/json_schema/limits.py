@@ -78,7 +78,7 @@ LENGTH_EDGES = 40_000
 """Pattern with a length: unrolled as long as its characters' edges stay under this (twice for a minLength
 alone); else the longest strings are left out."""
 
-LENGTH_BYTES = 60_000
+LENGTH_BYTES = 250_000
 """The same of the bytes that spell the characters: classes with much of Unicode have many."""
 
 SPELLED_EDGES = 400

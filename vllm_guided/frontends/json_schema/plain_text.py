@@ -1,7 +1,8 @@
 """The plain decimals of a set of numbers between two magnitudes.
 
-In: bounds and a :class:`~.numbers.Numbers`. Out: an IR node. The graphs are those of :mod:`.decimal_text`: one
-on the grid of the multiples' decimals, one beside it. They are made smaller, by fewer digits, until they fit.
+In: bounds and a :class:`~.numbers.Numbers`. Out: an IR node. The graphs are those of :mod:`.decimal_text`:
+one on the grid of the multiples' decimals, one beside it. With too many states they are made for fewer
+digits, until they fit.
 """
 
 from __future__ import annotations

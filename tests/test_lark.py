@@ -34,6 +34,7 @@ STOCK = [
     ('start: "Ab"i /c/i', ["abc", "ABC", "aBC"], ["ac"]),
     ("start: /a b/x", ["ab"], ["a b"]),
     ("start: /^a$/m", ["a"], ["b"]),
+    (r'start: "\b\f\r" "\\b"', ["\b\f\r\\b"], ["bfr\\b"]),
     ('start: "\\n" "\\u03bb" "\\x41" "\\\\" "\\""', ['\nλA\\"'], ["n"]),
     ('start: "don\'t" | "a\\"b"', ["don't", 'a"b'], ["dont"]),
     ('start: "é" "😀"', ["é😀"], ["e"]),
@@ -112,6 +113,13 @@ DIALECT = [
     ("start: r /!/\nr[lazy]: /[a-z]+/", ["a!"], ["ab!"]),
     ('start: r "!"\nr[suffix="ab"]: /[ab]*/', ["ab!", "aab!"], ["abab!", "a!"]),
     ('start: r\nr[stop="", capture="x"]: /a*/', ["", "aa"], ["b"]),
+    (
+        "start: r\nr[max_tokens=3]: /é*b?/",
+        ["", "é", "éb", "b"],
+        ["éé", "ééb"],
+    ),  # bytes: no more tokens than that
+    ("start: r /!/\nr[max_tokens=3, lazy]: /[a-z]+?b/", ["ab!", "aab!"], ["aaab!"]),
+    ('start: r\nr[max_tokens=3, stop=""]: /[0-9]+/', ["1", "123"], ["", "1234"]),
     (
         'start: t* TAIL\nt: head /[0-9]/\nhead[lazy]: ANY "<t>"\nANY: /(.|\\n)*/\nTAIL: /(.|\\n)*/',
         ["", "x", "<t>1", "a<t>1b<t>2c", "<t"],

@@ -162,8 +162,8 @@ def test_random_grammars() -> None:
 
 @pytest.mark.slow
 def test_many_random_grammars() -> None:
-    outcomes = [compare(seed) for seed in range(100, 2000)]
-    assert outcomes.count(True) >= 500
+    outcomes = [compare(seed) for seed in range(100, 500)]
+    assert outcomes.count(True) >= 100
 
 
 REFUSED = [

@@ -32,10 +32,7 @@ from vllm_guided.grammar import ir
 
 MAX_STATES = 2_000
 
-_REFUSED = {
-    "max_tokens": "counts tokens, which a grammar over text cannot; bound the text, as in /.{0,200}/",
-    "temperature": "changes sampling, which this package never does; set it in the request",
-}
+_REFUSED = {"temperature": "changes sampling, which this package never does; set it in the request"}
 _CAPTURE_NAME = re.compile(r'"[A-Za-z0-9_.-]+"')
 _HARMLESS = frozenset({"capture", "stop_capture"})  # they name parts of the output, they change none
 
@@ -48,6 +45,7 @@ class Lexemes:
         self.definitions = definitions
         self.terminals = terminals
         self.committed: dict[str, ir.Node] = {}
+        self.bounded: dict[str, ir.Node] = {}
         # by the id of the tree of one occurrence: the committed lexemes beside it, and the bytes behind it
         self.rivals: dict[int, set[str]] = {}
         self.following: dict[int, int] = {}
@@ -63,6 +61,9 @@ class Lexemes:
                 if attribute.kind != "number":
                     raise InvalidConstraint(f"the attribute {key} is a number", where=where)
                 raise UnsupportedConstraint(f"the attribute {key} {_REFUSED[key]}", where=where)
+            if key == "max_tokens":
+                self.limit(attribute)
+                continue
             if key in _HARMLESS:
                 if attribute.kind == "string" and not _CAPTURE_NAME.fullmatch(attribute.value):
                     raise InvalidConstraint(
@@ -83,19 +84,39 @@ class Lexemes:
                 where=self.plain.where(attributes["stop"].offset),
             )
         marker = attributes.get("suffix") or attributes.get("stop")
-        if marker is None and "lazy" not in attributes:
+        end = self.marker(marker, "suffix" in attributes) if marker is not None else None
+        lazy = end is not None or "lazy" in attributes
+        limit = attributes.get("max_tokens")
+        if not lazy and limit is None:
             return
         body = self.body(self.definitions[name].tree)
-        if marker is not None:
-            end = self.marker(marker, "suffix" in attributes)
-            if end is None:
-                return
-            body = ir.sequence(body, end)
         try:
-            self.committed[name] = regular.node(regular.shortest(regular.dfa(body)))
+            automaton = regular.dfa(body if end is None else ir.sequence(body, end))
+            if lazy:
+                automaton = regular.shortest(automaton)
+                self.committed[name] = regular.node(automaton)
+            if limit is not None:
+                self.bounded[name] = self.short(automaton, self.limit(limit))
         except ConstraintTooComplex as error:
-            place = next(iter(attributes.values())).offset
+            place = (limit or next(iter(attributes.values()))).offset
             raise ConstraintTooComplex(error.message, where=self.plain.where(place)) from None
+
+    def limit(self, attribute: Attribute) -> int:
+        """The number that ``max_tokens`` gives."""
+        if attribute.kind != "number" or not re.fullmatch(r"[0-9]{1,9}", attribute.value):
+            raise InvalidConstraint(
+                "the attribute max_tokens is a whole number", where=self.plain.where(attribute.offset)
+            )
+        return min(int(attribute.value), regular.MAX_DFA_STATES)
+
+    def short(self, automaton: regular.Dfa, limit: int) -> ir.Node:
+        """The members of at most ``limit`` bytes: a token has at least one, so there are no more tokens."""
+        bytes_ = regular.dfa(ir.Repeat(ir.ANY_BYTE, 0, limit))
+        return regular.node(regular.intersection(automaton, bytes_))
+
+    def emitted(self, name: str) -> ir.Node | None:
+        """The text of a rule that is one lexeme; None for any other."""
+        return self.bounded.get(name) or self.committed.get(name)
 
     def marker(self, attribute: Attribute, suffix: bool) -> ir.Node | None:
         """What ends the lexeme; None for ``stop=""``: nothing does."""
@@ -151,6 +172,12 @@ class Lexemes:
         """Find the rivals of every occurrence of a terminal; nothing to do where no rule commits."""
         if not self.committed:
             return
+        for name in self.bounded.keys() - self.committed.keys():
+            raise UnsupportedConstraint(
+                "beside rules that are lazy or have a suffix, max_tokens is for such rules only; bound the"
+                " text of this one instead, as in /.{0,200}/",
+                where=self.plain.where(self.plain.attributes[name]["max_tokens"].offset),
+            )
         found = Occurrences(self.definitions, self.committed, self.plain)
         first = found.first(start)
         seen = {first}

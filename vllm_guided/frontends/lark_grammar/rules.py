@@ -135,7 +135,7 @@ class Rules:
             raise InvalidConstraint(
                 f"the rule {key[0]} is declared but never defined", where=self.where(key[0])
             )
-        lexeme = self.lexemes.committed.get(key[0])
+        lexeme = self.lexemes.emitted(key[0])
         if lexeme is not None:
             body = self.skips.before(lexeme, first_of(lexeme, {}), lexeme)
             return ir.Rule(body, shared=is_wide(lexeme))

@@ -6,12 +6,15 @@ string, a number) that an earlier grammar brought already are not brought again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from vllm_guided.frontends import bags
 from vllm_guided.grammar import ir
 
 SHARED = "shared/"
+LEAVES = (ir.Literal, ir.ByteSet, ir.CharSet, ir.SpecialToken)
+#: Nodes whose freedom from references is remembered.
+FREE_KEPT = 2048
 
 
 def embed(rules: dict[str, ir.Rule], grammar: ir.Grammar, prefix: str) -> ir.Ref:
@@ -36,36 +39,63 @@ def embed(rules: dict[str, ir.Rule], grammar: ir.Grammar, prefix: str) -> ir.Ref
 
 def references(node: ir.Node) -> set[str]:
     """The names a node refers to."""
-    match node:
-        case ir.Ref(name):
-            return {name}
-        case ir.Sequence(items) | ir.Choice(items):
-            return set().union(*map(references, items))
-        case ir.Repeat(item):
-            return references(item)
-        case ir.Graph(edges):
-            return set().union(*(references(label) for _, label, _ in edges))
-        case ir.Bag() as bag:
-            return set().union(*map(references, bags.parts(bag)))
-        case _:
-            return set()
+    if isinstance(node, ir.Ref):
+        return {node.name}
+    if isinstance(node, LEAVES) or _is_free(node):
+        return set()
+    if isinstance(node, ir.Bag):
+        return set().union(*map(references, bags.parts(node)))
+    found = set().union(*map(references, _parts(node)))
+    if not found:
+        _remember_free(node)
+    return found
 
 
 def renamed(node: ir.Node, names: Mapping[str, str]) -> ir.Node:
-    """``node`` with every reference renamed."""
-    match node:
-        case ir.Ref(name):
-            return ir.Ref(names[name])
-        case ir.Sequence(items):
-            return ir.Sequence(tuple(renamed(item, names) for item in items))
-        case ir.Choice(options):
-            return ir.Choice(tuple(renamed(option, names) for option in options))
-        case ir.Repeat(item, minimum, maximum):
-            return ir.Repeat(renamed(item, names), minimum, maximum)
-        case ir.Graph(edges, accepting, start):
-            moved = tuple((source, renamed(label, names), target) for source, label, target in edges)
-            return ir.Graph(moved, accepting, start)
-        case ir.Bag() as bag:
-            return bags.mapped(bag, lambda part: renamed(part, names))
-        case _:
-            return node
+    """``node`` with every reference renamed; what has none stays the same object."""
+    if isinstance(node, ir.Ref):
+        return ir.Ref(names[node.name])
+    if isinstance(node, LEAVES) or _is_free(node):
+        return node
+    if isinstance(node, ir.Bag):
+        return bags.mapped(node, lambda part: renamed(part, names))
+    parts = _parts(node)
+    moved = [renamed(part, names) for part in parts]
+    if all(new is old for new, old in zip(moved, parts, strict=True)):
+        _remember_free(node)
+        return node
+    if isinstance(node, ir.Sequence):
+        return ir.Sequence(tuple(moved))
+    if isinstance(node, ir.Choice):
+        return ir.Choice(tuple(moved))
+    if isinstance(node, ir.Repeat):
+        return ir.Repeat(moved[0], node.minimum, node.maximum)
+    edges = zip(node.edges, moved, strict=True)
+    return ir.Graph(
+        tuple((source, new, target) for (source, _, target), new in edges), node.accepting, node.start
+    )
+
+
+def _parts(node: ir.Sequence | ir.Choice | ir.Repeat | ir.Graph) -> Sequence[ir.Node]:
+    if isinstance(node, ir.Sequence):
+        return node.items
+    if isinstance(node, ir.Choice):
+        return node.options
+    if isinstance(node, ir.Repeat):
+        return (node.item,)
+    return [label for _, label, _ in node.edges]
+
+
+#: Nodes that were found to refer to nothing, by identity: a string's text or a number's is one object in all
+#: the grammars of a process, and would be looked through for each tool of a list of tools.
+_free: dict[int, ir.Node] = {}
+
+
+def _is_free(node: ir.Node) -> bool:
+    return _free.get(id(node)) is node
+
+
+def _remember_free(node: ir.Node) -> None:
+    if len(_free) >= FREE_KEPT:
+        _free.clear()
+    _free[id(node)] = node

@@ -76,7 +76,6 @@ KINDS = {
         (
             "half_a_pair(",
             'UnsupportedConstraint("excludes cannot be honoured',
-            'UnsupportedConstraint( "excluding strings is not supported where items must differ',
         ),
     ),
     "choice": Kind("frontends.choice:choice_grammar", ("frontends/choice.py",)),

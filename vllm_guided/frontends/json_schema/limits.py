@@ -47,6 +47,9 @@ MAX_STEPS = 300_000
 MAX_RULES = 60_000
 """Rules of one grammar."""
 
+MAX_VARIANTS = 4_000
+"""Combinations of wanted members that the members of one object can be, beyond one for each."""
+
 MAX_SHUFFLE_STATES = 150
 """Properties that several schemas bring to one object are shuffled while the states stay under this."""
 

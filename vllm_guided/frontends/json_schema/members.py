@@ -10,8 +10,9 @@ told apart: the few names of a class become properties, and those of a class of 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from vllm_guided.errors import ConstraintTooComplex
 from vllm_guided.frontends import bags
 from vllm_guided.frontends.json_schema import canonical, limits, spelling
 from vllm_guided.frontends.json_schema import strings as string_sets
@@ -23,8 +24,7 @@ from vllm_guided.grammar import ir
 if TYPE_CHECKING:
     from vllm_guided.frontends.json_schema.emitter import Emitter
 
-_ALL_SUBSETS = 4
-"""Up to so many wanted members, one member may be any combination of them; beyond, one or all."""
+_Part = TypeVar("_Part")
 UNLIMITED = 1 << 40
 
 
@@ -37,8 +37,12 @@ class Slot(NamedTuple):
 
 
 class Free(NamedTuple):
-    """A class of other names, with the values of those members that are at least these ``wanted`` ones."""
+    """A class of other names, with the values of those members that are at least these ``wanted`` ones.
 
+    Variants of one class have the same ``group``.
+    """
+
+    group: int
     names: Strings
     wanted: int
     value: ir.Node
@@ -60,7 +64,9 @@ def members(emitter: Emitter, shape: Objects) -> Members | None:
         if slot.required and not slot.variants:
             return None
         slots.append(slot)
-    free = [each for names, term in shape.others for each in _free_variants(emitter, shape, names, term)]
+    free = [each for group in range(len(shape.others)) for each in _free_variants(emitter, shape, group)]
+    if sum(len(slot.variants) for slot in slots) + len(free) > len(slots) + limits.MAX_VARIANTS:
+        raise ConstraintTooComplex("too many members are asked for by not, oneOf or if at one object")
     return Members(tuple(slots), tuple(free), (1 << len(shape.some)) - 1)
 
 
@@ -68,41 +74,64 @@ def _declared_variants(
     emitter: Emitter, shape: Objects, name: str, term: Term
 ) -> tuple[tuple[int, ir.Node], ...]:
     key = emitter.layout.key(spelling.literal(name))
-    fitting = [index for index, member in enumerate(shape.some) if string_sets.accepts(member.names, name)]
-    variants: list[tuple[int, ir.Node]] = []
-    for wanted in _subsets(fitting):
-        parts = [member.term for index, member in enumerate(shape.some) if wanted >> index & 1]
-        value = emitter.value(emitter.algebra.terms.both([term, *parts]))
-        if value != ir.NOTHING:
-            variants.append((wanted, ir.sequence(key, value)))
-    return tuple(variants)
-
-
-def _free_variants(emitter: Emitter, shape: Objects, names: Strings, term: Term) -> list[Free]:
-    declared = tuple(name for name, _ in shape.properties)
-    variants: list[Free] = []
-    for wanted in _subsets(list(range(len(shape.some)))):
-        met: Strings | None = names
-        terms = [term]
-        for index, member in enumerate(shape.some):
-            if wanted >> index & 1 and met is not None:
-                met = meet_names(met, member.names)
-                terms.append(member.term)
-        if met is None:
+    found: list[tuple[int, Term, ir.Node]] = []
+    if (value := emitter.value(term)) != ir.NOTHING:
+        found.append((0, term, value))
+    for index, member in enumerate(shape.some):
+        if not string_sets.accepts(member.names, name):
             continue
-        value = emitter.value(emitter.algebra.terms.both(terms))
-        if value != ir.NOTHING and emitter.name(met, declared) != ir.NOTHING:
-            variants.append(Free(met, wanted, value))
-    return variants
+        for place, (wanted, parts, value) in enumerate(tuple(found)):
+            joint = emitter.algebra.terms.both((parts, member.term))
+            narrower = emitter.value(joint)
+            if narrower == value:  # every such member is a wanted one
+                found[place] = (wanted | 1 << index, joint, value)
+            elif narrower != ir.NOTHING:
+                found.append((wanted | 1 << index, joint, narrower))
+    return tuple((wanted, ir.sequence(key, value)) for wanted, _, value in found)
 
 
-def _subsets(indexes: list[int]) -> list[int]:
-    if len(indexes) > _ALL_SUBSETS:
-        return [0, *(1 << index for index in indexes), sum(1 << index for index in indexes)]
-    found = [0]
-    for index in indexes:
-        found.extend([wanted | 1 << index for wanted in found])
-    return found
+def _free_variants(emitter: Emitter, shape: Objects, group: int) -> list[Free]:
+    names, term = shape.others[group]
+    declared = tuple(name for name, _ in shape.properties)
+    value = emitter.value(term)
+    if value == ir.NOTHING or emitter.name(names, declared) == ir.NOTHING:
+        return []
+    found = [(Free(group, names, 0, value), term)]
+    for index, member in enumerate(shape.some):
+        for place, (free, parts) in enumerate(tuple(found)):
+            met = meet_names(free.names, member.names)
+            joint = emitter.algebra.terms.both((parts, member.term))
+            value = ir.NOTHING if met is None else emitter.value(joint)
+            if met is None or value == ir.NOTHING or emitter.name(met, declared) == ir.NOTHING:
+                continue
+            narrower = Free(group, met, free.wanted | 1 << index, value)
+            if (met, value) == (free.names, free.value):
+                found[place] = (narrower, joint)
+            else:
+                found.append((narrower, joint))
+    return [free for free, _ in found]
+
+
+def _widest(variants: Iterable[tuple[int, _Part]], missing: int) -> list[tuple[int, _Part]]:
+    """The variants, less those that are no more of the missing members than another that is fewer of all."""
+    kept = list(variants)
+    return [
+        (wanted & missing, part)
+        for wanted, part in kept
+        if not any(
+            other != wanted and other & ~wanted == 0 and other & missing == wanted & missing
+            for other, _ in kept
+        )
+    ]
+
+
+def free_members(found: Members, missing: int) -> list[Free]:
+    """The other members by which of the ``missing`` wanted ones they are."""
+    kept: list[Free] = []
+    for group in dict.fromkeys(each.group for each in found.free):
+        variants = _widest(((each.wanted, each) for each in found.free if each.group == group), missing)
+        kept.extend(each._replace(wanted=wanted) for wanted, each in variants)
+    return kept
 
 
 def flags(wanted: int) -> frozenset[int]:
@@ -142,16 +171,16 @@ def bag(
     for index in slots:
         slot, own = found.slots[index], ir.MAX_WANTED + index
         required |= {own} if slot.required else set()
-        for wanted, node in slot.variants:
-            if wanted & missing or not wanted:
-                entries.append(ir.Entry(node, own=own, flags=flags(wanted)))
-    found = found._replace(
-        free=tuple(each for each in found.free if each.wanted & missing or not each.wanted)
-    )
+        variants = _widest(slot.variants, missing)
+        entries.extend(ir.Entry(node, own=own, flags=flags(wanted)) for wanted, node in variants)
+    free = free_members(found, missing)
     if distinct:
-        most = _add_distinct(emitter, found, entries, missing, most)
+        most = _add_distinct(emitter, found._replace(free=tuple(free)), entries, missing, most)
     else:
-        entries.extend(ir.Entry(node, flags=flags(wanted)) for wanted, node in free_nodes(emitter, found))
+        entries.extend(
+            ir.Entry(node, flags=flags(each.wanted))
+            for each, node in zip(free, free_nodes(emitter, found, free), strict=True)
+        )
     return bags.settled(entries, emitter.layout.comma, required, least, most)
 
 
@@ -196,10 +225,9 @@ def _few_names(found: Members) -> list[str]:
     return [name for name in names if name not in declared]
 
 
-def free_nodes(emitter: Emitter, found: Members) -> list[tuple[int, ir.Node]]:
-    """The other members, with the wanted ones that each is."""
+def free_nodes(emitter: Emitter, found: Members, free: Iterable[Free]) -> list[ir.Node]:
+    """The texts of other members."""
     declared = tuple(slot.name for slot in found.slots)
     return [
-        (each.wanted, ir.sequence(emitter.name(each.names, declared), emitter.layout.colon, each.value))
-        for each in found.free
+        ir.sequence(emitter.name(each.names, declared), emitter.layout.colon, each.value) for each in free
     ]

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 
 from vllm_guided.errors import ConstraintTooComplex
 from vllm_guided.frontends.json_schema import limits
-from vllm_guided.frontends.json_schema.members import Members, Slot, bag, free_nodes, repeated_names_matter
+from vllm_guided.frontends.json_schema.members import (
+    Members,
+    Slot,
+    bag,
+    free_members,
+    free_nodes,
+    repeated_names_matter,
+)
 from vllm_guided.frontends.json_schema.shapes import Objects
 from vllm_guided.grammar import ir
 
@@ -71,7 +78,7 @@ class Tail:
             )
         if not self.found.free or most == 0:
             return ir.NOTHING
-        member = ir.choice(*(node for wanted, node in free_nodes(self.emitter, self.found) if not wanted))
+        member = ir.choice(*free_nodes(self.emitter, self.found, free_members(self.found, 0)))
         more = ir.sequence(self.emitter.layout.comma, member)
         return ir.sequence(member, ir.Repeat(more, least - 1, None if most is None else most - 1))
 

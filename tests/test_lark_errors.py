@@ -74,6 +74,8 @@ UNSUPPORTED = [
     ("%import .files.X\nstart: X", "line 1, column 1", "not read from files"),
     ('start: %json {"x-guidance": {"nope": 1}}', "line 1, column 8", "nope of x-guidance"),
     ('start: t{"a"} r\nt{x}: x\nr[lazy]: /a/', "line 1, column 8", "templates and parametric rules"),
+    ("start: B? A\nA: /\\ba/\nB: /b/", "line 1, column 11", "the text before it"),
+    ("start: /a/\n%ignore /b(?=c)/", "line 2, column 9", "looks at the text around"),
     ("start: @other", "line 1, column 8", "@name"),
     ("start: r s\nr[max_tokens=3]: /a/\ns[lazy]: /b+/", "line 2, column 3", "max_tokens"),
     ("start: r\nr[temperature=0.5]: /a/", "line 2, column 3", "temperature"),

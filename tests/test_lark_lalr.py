@@ -171,7 +171,7 @@ REFUSED = [
     (InvalidConstraint, 'start: "a"{2}', "line 1, column 11", "llguidance's addition"),
     (InvalidConstraint, "start: A\n%declare A", "line 1, column 8", "declared"),
     (InvalidConstraint, "start: A\nA: /a*/", "line 1, column 8", "match nothing"),
-    (UnsupportedConstraint, "start: A B\nA: /a/\nB: /\\bb/", "line 1, column 10", "the text before itself"),
+    (UnsupportedConstraint, "start: A B\nA: /a/\nB: /\\bb/", "line 1, column 10", "the text before it"),
     (UnsupportedConstraint, "start: A+\nA: /(?:|a)+b/", "line 1, column 8", "match nothing before"),
     (ConstraintTooComplex, "start: " + ' "a"?' * 40, "line 1, column 1", "alternatives"),
     (ConstraintTooComplex, 'start: t{"x"}\nt{a}: t{u{a}}\nu{b}: b b', "line 2, column 9", "expand"),

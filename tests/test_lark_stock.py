@@ -6,6 +6,7 @@ agree on every one of them.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 
@@ -79,6 +80,20 @@ GRAMMARS = {
         %ignore /\\/\\*.*?\\*\\//s
         """,
 }
+# Terminals that look at the text around them, and the letters of the texts; the first matches count here.
+LOOKING = [
+    ("start: A B\nA: /if\\b/\nB: /[a-z ]+/", "if "),
+    ("start: A B?\nA: /a(?!b)/\nB: /[ab]+/", "ab"),
+    ("start: A B?\nA: /a(?=b)/\nB: /[ab]+/", "ab"),
+    ("start: A B?\nA: /a+(?!b)/\nB: /[ab]+/", "ab"),
+    ("start: A B?\nA: /a+$/\nB: /[ab]+/", "ab"),
+    ("start: A B?\nA: /[ab]+(?<!b)/\nB: /[ab]+/", "ab"),
+    ("start: A? B\nA: /^a/\nB: /^b/", "ab"),
+    ("start: (A|N)*\nA: /a$/m\nN: /[b\\n]/", "ab\n"),
+    ('start: r "!"?\nr: "(" r ")" | A\nA: /a(?=[)!])/\n%ignore " "', "(a)! "),
+    ("start: A~1..2 /b/\nA: /a(?!a)/\n%ignore /#.*$/m", "ab#"),
+    ("start: /a\\b/ / b/ | x\nx: y x | y\ny: /c(?=c|$)/", "abc "),
+]
 TEXTS = 60
 LONGEST = 40
 
@@ -116,3 +131,19 @@ def test_same_verdicts(name: str) -> None:
             assert naive.accepts(grammar, word.encode()) == right, (word, right)
             verdicts[right] += 1
     assert min(verdicts.values()) >= TEXTS / 4, verdicts  # both kinds were seen
+
+
+@pytest.mark.parametrize(("text", "letters"), LOOKING)
+def test_looking_around(text: str, letters: str) -> None:
+    grammar = lark_grammar(text)
+    judge = Lark(text, parser="earley", lexer="dynamic_complete")
+    seen = set()
+    for word in ("".join(word) for n in range(6) for word in itertools.product(letters, repeat=n)):
+        try:
+            judge.parse(word)
+            right = True
+        except LarkError:
+            right = False
+        assert naive.accepts(grammar, word.encode()) == right, (word, right)
+        seen.add(right)
+    assert seen == {True, False}

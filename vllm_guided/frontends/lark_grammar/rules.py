@@ -6,6 +6,7 @@ trees, not its language, so they leave nothing behind here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,14 +14,18 @@ from lark import Token
 from lark.grammar import Symbol
 
 from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint, UnsupportedConstraint
+from vllm_guided.frontends import regular
 from vllm_guided.frontends.embedding import embed
 from vllm_guided.frontends.first import first_of
 from vllm_guided.frontends.lark_grammar import parametric
+from vllm_guided.frontends.lark_grammar.lalr.watches import Watches
 from vllm_guided.frontends.lark_grammar.lexemes import Lexemes
 from vllm_guided.frontends.lark_grammar.loader import Definitions, LarkTree
+from vllm_guided.frontends.lark_grammar.outlooks import Outlook, Outlooks
 from vllm_guided.frontends.lark_grammar.plain_text import Extension, PlainText
 from vllm_guided.frontends.lark_grammar.skips import Skips
 from vllm_guided.frontends.lark_grammar.terminals import Terminals, structured_regex
+from vllm_guided.frontends.lark_grammar.watched import watched
 from vllm_guided.frontends.wide import is_wide
 from vllm_guided.grammar import ir
 
@@ -65,7 +70,9 @@ class Rules:
         self.bodies: dict[str, ir.Node] = {}
         self.tokens: dict[tuple[str, ir.Node], ir.Node] = {}
         self.embedded = 0
-        ignored = [self.terminal_body(Symbol(name)) for name in definitions.ignored]
+        self.outlooks = Outlooks(Watches())
+        self.looking: dict[str, Outlook] = {}
+        ignored = [self.ignored(name) for name in definitions.ignored]
         self.skips = Skips(ignored, self.out)
         if self.skips.groups and plain.options.get("allow_initial_skip") is False:
             raise UnsupportedConstraint(
@@ -91,7 +98,14 @@ class Rules:
         self._convert_pending()
         begin = "%start"
         self.out[begin] = ir.Rule(self.skips.behind(root))
-        return ir.Grammar(self.out, begin)
+        grammar = ir.Grammar(self.out, begin)
+        if not self.looking:
+            return grammar
+        try:
+            return watched(grammar, self.looking, self.outlooks)
+        except GrammarError as error:
+            names = re.findall(r"\w+", error.message)
+            raise type(error)(error.message, where=next(filter(None, map(self.where, names)), "")) from None
 
     def convert_all(self) -> None:
         """Convert the rules that the start does not reach, too."""
@@ -201,7 +215,11 @@ class Rules:
             extension = self.plain.extension(item.children[0])
             if extension is not None:
                 return self.extension(extension, scope)
-        return self.token(self.lexemes.restricted(tree, self.terminals.node(item)))
+        body = self.terminals.node(item)
+        outlook = self.outlook(item, "the terminal", self.place(item))
+        if outlook is not None:
+            return self.look(outlook, body, tree, "the terminal")
+        return self.token(self.lexemes.restricted(tree, body))
 
     def symbol(self, symbol: Symbol, occurrence: LarkTree) -> ir.Node:
         definition = self.definitions.get(symbol.name)
@@ -244,12 +262,53 @@ class Rules:
             self.bodies[symbol.name] = body
         return body
 
+    def ignored(self, name: str) -> ir.Node:
+        """The regular node of a terminal that is ignored."""
+        body = self.terminal_body(Symbol(name))
+        tree = self.terminals.named(Symbol(name))
+        where = self.where(name) or self.place(tree)
+        called = "the terminal" if name.startswith("__IGNORE") else name
+        outlook = self.outlook(tree, called, where)
+        if outlook is not None and not self.outlooks.settled(outlook, regular.dfa(body)):
+            raise UnsupportedConstraint(
+                f"{called} is ignored and looks at the text around it (a lookaround, ^, $ or \\b at its end"
+                " or beginning); write it without",
+                where=where,
+            )
+        return body
+
+    def outlook(self, tree: LarkTree, name: str, where: str) -> Outlook | None:
+        """How a terminal looks at the text around it; None for those that do not."""
+        pattern = self.terminals.pattern(tree)
+        if pattern is None:
+            return None
+        try:
+            return self.outlooks.of(pattern, name)
+        except GrammarError as error:
+            raise type(error)(f"{name} looks at the text around it: {error.message}", where=where) from None
+
+    def look(self, outlook: Outlook, body: ir.Node, occurrence: LarkTree, name: str) -> ir.Node:
+        """A use of a terminal that looks around: a rule that :mod:`watched` puts the terminal in for."""
+        if self.lexemes.rivals.get(id(occurrence)):
+            raise UnsupportedConstraint(
+                f"{name} looks at the text around it, which terminals beside lazy rules cannot",
+                where=self.where(name) or self.place(occurrence),
+            )
+        rule = f"%look{outlook.number}"
+        self.looking[rule] = outlook
+        self.out[rule] = ir.Rule(body)
+        return self.skips.before(ir.Ref(rule), first_of(body, {}), None)
+
     def terminal(self, name: str, occurrence: LarkTree) -> ir.Node:
         """A use of a terminal: a rule of its own, behind whatever is ignored."""
         if self.definitions[name].tree is None:
             special = ir.SpecialToken(frozenset([name]))
             return self.skips.before(special, (False, 0), None)
-        body = self.lexemes.restricted(occurrence, self.terminal_body(Symbol(name)))
+        body = self.terminal_body(Symbol(name))
+        outlook = self.outlook(self.definitions[name].tree, name, self.where(name))
+        if outlook is not None:
+            return self.look(outlook, body, occurrence, name)
+        body = self.lexemes.restricted(occurrence, body)
         key = (name, body)
         if key not in self.tokens:
             rule = name if name not in self.out else f"{name}%{len(self.tokens)}"

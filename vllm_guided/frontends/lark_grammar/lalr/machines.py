@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vllm_guided.errors import ConstraintTooComplex
-from vllm_guided.frontends.lark_grammar.lalr.scanner import Place, Scanner
+from vllm_guided.frontends.lark_grammar.lalr.scanner import Before, Place, Scanner
 from vllm_guided.frontends.lark_grammar.lalr.watches import Watches
 from vllm_guided.frontends.regular import Dfa
 
@@ -69,9 +69,18 @@ class Wanted:
         return first == self.chosen[end]
 
 
-def build(scanner: Scanner, watches: Watches, instructions: Sequence[int], wanted: Wanted) -> Machine:
-    """The automaton of the tokens ``wanted`` among the terminals that begin at ``instructions``."""
-    first = (scanner.start(tuple(instructions)), wanted.start())
+def build(
+    scanner: Scanner,
+    watches: Watches,
+    instructions: Sequence[int],
+    wanted: Wanted,
+    before: Before = "unknown",
+) -> Machine:
+    """The automaton of the tokens ``wanted`` among the terminals that begin at ``instructions``.
+
+    ``before`` is what is known of the text before them.
+    """
+    first = (scanner.start(tuple(instructions), before), wanted.start())
     numbers: dict[tuple[Place, Words], int] = {first: 0}
     order = [first]
     edges: list[list[tuple[int, int]]] = []
@@ -109,7 +118,7 @@ def _ends(scanner: Scanner, watches: Watches, place: Place, words: Words, wanted
     found = set()
     for index, (number, conditions) in enumerate(place.threads):
         if number in scanner.ends and wanted.counts(number, words):
-            before = scanner.relevant(Place(place.threads[:index], place.past))
+            before = scanner.relevant(Place(place.threads[:index], place.past, place.scanner))
             found.add(watches.of((before, conditions), scanner.watched))
     return tuple(sorted(found))
 

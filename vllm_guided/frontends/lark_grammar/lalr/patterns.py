@@ -142,7 +142,7 @@ def _assertion(item: Expression, behind: bool, negated: bool) -> Assertion:
         )
     if behind or not _stays_inside(item, 0):
         raise UnsupportedConstraint(
-            "with parser='lalr', a lookaround in a terminal's lookaround cannot look at the text before it"
+            "a lookaround in a terminal's lookaround cannot look at the text before that"
         )
     automaton = regular.dfa(pattern_node(concat([item, ANYTHING]), search=False, encode=utf8))
     return Assertion(automaton, behind, negated, whole=True, settled=_settled(automaton))
@@ -161,9 +161,11 @@ def _stays_inside(tree: Expression, read: int) -> bool:
             return all(_stays_inside(option, read) for option in options)
         case Repetition(item):
             return _stays_inside(item, read)
-        case Look(item, behind):
+        case Look(item, False):
+            return _stays_inside(item, read)
+        case Look(item):
             longest = length_bounds(item)[1]
-            return not has_look(item) and (not behind or (longest is not None and longest <= read))
+            return not has_look(item) and longest is not None and longest <= read
         case _:
             return True
 

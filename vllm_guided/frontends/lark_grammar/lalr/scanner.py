@@ -12,10 +12,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from vllm_guided.errors import UnsupportedConstraint
+from vllm_guided.frontends import regular
 from vllm_guided.frontends.lark_grammar.lalr.patterns import Assertion, Program
 from vllm_guided.frontends.lark_grammar.lalr.watches import VIOLATED
+from vllm_guided.frontends.regular import Dfa
 
 #: An open lookahead: the instruction that asserts it, and the state of its automaton.
 Condition = tuple[int, int]
@@ -25,6 +28,8 @@ Thread = tuple[int, Conditions]
 Threads = tuple[Thread, ...]
 #: Per lookbehind of the program, the states its automaton can be in.
 Past = tuple[frozenset[int], ...]
+
+Before = Literal["nothing", "something", "unknown"]
 
 NONE: Conditions = frozenset()
 _ALL = (1 << 256) - 1
@@ -36,17 +41,22 @@ class Place:
 
     threads: Threads
     past: Past
+    scanner: int = 0  # whose instructions these are, where several scanners share their watches
 
 
 class Scanner:
     """Runs the threads of one program.
 
     ``ends`` are the instructions at which a terminal is through, ``last`` the last one of each terminal
-    (they lie one behind the other), ``names`` what errors call them.
+    (they lie one behind the other), ``names`` what errors call them. ``number`` tells apart the places of
+    scanners that share their watches.
     """
 
-    def __init__(self, program: Program, ends: frozenset[int], last: list[int], names: list[str]) -> None:
+    def __init__(
+        self, program: Program, ends: frozenset[int], last: list[int], names: list[str], number: int = 0
+    ) -> None:
         self.program = program
+        self.number = number
         self.names = names
         self.ends = ends
         self.last = last
@@ -54,14 +64,14 @@ class Scanner:
         self.rows: dict[Place, list[tuple[int, Place]]] = {}
         self.behind_of = {number: index for index, number in enumerate(self.behind)}
 
-    def start(self, instructions: tuple[int, ...], *, of_text: bool = False) -> Place:
-        """The place before a token; the text before it is unknown unless there is none."""
+    def start(self, instructions: tuple[int, ...], before: Before = "unknown") -> Place:
+        """The place before a token; ``before`` is what is known of the text before it."""
         past: list[frozenset[int]] = []
         for number in self.behind:
             automaton = self.program.assertions[number].automaton
-            past.append(frozenset([0] if of_text else range(len(automaton.edges))))
+            past.append(frozenset([0]) if before == "nothing" else _states(automaton, before == "something"))
         threads = self._closed([(number, NONE) for number in instructions], tuple(past))
-        return self.relevant(Place(threads, tuple(past)))
+        return self.relevant(Place(threads, tuple(past), self.number))
 
     def _closed(self, threads: list[Thread], past: Past) -> Threads:
         """Follow branches and assertions; what stands behind a thread that is through is cut off."""
@@ -103,8 +113,8 @@ class Scanner:
         if len(verdicts) > 1:
             name = self.names[bisect_left(self.last, number)]
             raise UnsupportedConstraint(
-                f"the terminal {name}: with parser='lalr', a terminal cannot look at the text before itself"
-                " (^, \\b or a lookbehind at its beginning)"
+                f"the terminal {name}: what it matches cannot depend on the text before it (^, \\b or a"
+                " lookbehind at its beginning); write the terminal without"
             )
         return verdicts.pop() != assertion.negated
 
@@ -179,7 +189,7 @@ class Scanner:
             automaton = self.program.assertions[number].automaton
             after = (automaton.step(state, byte) for state in states)
             past.append(frozenset(state for state in after if state is not None))
-        return self.relevant(Place(self._closed(moved, tuple(past)), tuple(past)))
+        return self.relevant(Place(self._closed(moved, tuple(past)), tuple(past), self.number))
 
     def moves(self, place: Place) -> list[tuple[int, Place]]:
         """Where the bytes lead from a place that is in no watch: disjoint masks and places with threads."""
@@ -223,11 +233,11 @@ class Scanner:
             states if bisect_left(self.last, number) in owners else frozenset[int]()
             for number, states in zip(self.behind, place.past, strict=True)
         )
-        return Place(place.threads, tuple(past))
+        return Place(place.threads, tuple(past), self.number)
 
     def prefers(self, instruction: int, data: bytes) -> bool:
         """Whether a match at the beginning of ``data``, and of nothing else, takes all of it."""
-        place = self.start((instruction,), of_text=True)
+        place = self.start((instruction,), "nothing")
         threads, best = place.threads, 0
         past = place.past
         for position, byte in enumerate(data):
@@ -248,3 +258,22 @@ class Scanner:
 def _found(assertion: Assertion, state: int) -> bool:
     """Whether the text ahead matches whatever comes."""
     return state in (assertion.settled if assertion.whole else assertion.automaton.accepting)
+
+
+def _states(automaton: Dfa, some: bool) -> frozenset[int]:
+    """The states that any text leads to; with ``some`` those that one of a character or more does."""
+    text = regular.dfa(regular.TEXT_NODE)
+    pairs = {(0, 0)}
+    todo = [(0, 0)]
+    found = set() if some else {0}
+    while todo:
+        state, place = todo.pop()
+        for mask, later in text.edges[place]:
+            for other, target in automaton.edges[state]:
+                if mask & other:
+                    if later in text.accepting:
+                        found.add(target)
+                    if (target, later) not in pairs:
+                        pairs.add((target, later))
+                        todo.append((target, later))
+    return frozenset(found)

@@ -6,7 +6,8 @@ The language is that of stock Lark's Earley parser with ``lexer="dynamic_complet
 text into tokens counts, and whatever ``%ignore`` names may stand before, between and behind tokens. Rules'
 modifiers, aliases and priorities choose among parses and therefore change nothing here. Two places where
 Python's regexps are read as languages: a terminal matches everything its regexp can match, whatever its
-alternatives' order; and one with a lazy quantifier ends at its first match. Terminals may match nothing.
+alternatives' order; and one with a lazy quantifier ends at its first match. One that looks at the text behind
+it (``/if\\b/``) matches what ``re`` prefers there. Terminals may match nothing.
 
 The steps are the modules of :mod:`vllm_guided.frontends.lark_grammar`.
 """

@@ -17,12 +17,12 @@ from vllm_guided.automaton.nfa import BagRule
 WANTED_BITS = 8
 
 BAG_ARRAYS = (
-    "bag_rule", "bag_separator", "bag_minimum", "bag_maximum", "bag_groups", "bag_wanted",
+    "bag_rule", "bag_separator", "bag_skips", "bag_minimum", "bag_maximum", "bag_groups", "bag_wanted",
     "bag_word_offsets", "bag_required", "bag_offsets",
 )  # fmt: skip
 MEMBER_ARRAYS = (
-    "member_rule", "member_rest", "member_own", "member_wanted", "member_distinct", "member_first",
-    "member_last",
+    "member_rule", "member_rest", "member_skips", "member_own", "member_wanted", "member_distinct",
+    "member_first", "member_last",
 )  # fmt: skip
 
 
@@ -31,7 +31,9 @@ def flag_words(groups: int) -> int:
     return (WANTED_BITS + groups + 63) // 64
 
 
-def bag_arrays(bags: list[BagRule], productive: npt.NDArray[np.bool_]) -> dict[str, Any]:
+def bag_arrays(
+    bags: list[BagRule], productive: npt.NDArray[np.bool_], nullable: npt.NDArray[np.bool_]
+) -> dict[str, Any]:
     """The bag and member arrays of an automaton; members with an unproductive rule are left out."""
     kept = [
         [
@@ -49,13 +51,18 @@ def bag_arrays(bags: list[BagRule], productive: npt.NDArray[np.bool_]) -> dict[s
         for own in bag.required:
             bits |= 1 << (WANTED_BITS + own)
         required.extend(bits >> (64 * word) & ((1 << 64) - 1) for word in range(count))
-    column = np.array([(*member[:5], member.first, member.last) for member in members], np.int32).reshape(
-        len(members), 7
-    )
+    column = np.array(
+        [
+            (member.rule, member.rest, member.rest >= 0 and nullable[member.rest], *member[2:])
+            for member in members
+        ],
+        np.int32,
+    ).reshape(len(members), len(MEMBER_ARRAYS))
     arrays = {name: np.ascontiguousarray(column[:, place]) for place, name in enumerate(MEMBER_ARRAYS)}
     return arrays | {
         "bag_rule": np.array([bag.rule for bag in bags], np.int32),
         "bag_separator": np.array([bag.separator for bag in bags], np.int32),
+        "bag_skips": np.array([nullable[bag.separator] for bag in bags], np.int32),
         "bag_minimum": np.array([bag.minimum for bag in bags], np.int32),
         "bag_maximum": np.array([-1 if bag.maximum is None else bag.maximum for bag in bags], np.int32),
         "bag_groups": np.array([bag.groups for bag in bags], np.int32),

@@ -77,7 +77,7 @@ def _analyse(nfa: Nfa) -> _Facts:
 
 
 def _assemble(nfa: Nfa, facts: _Facts) -> Automaton:
-    bags = bag_arrays(nfa.bags, facts.productive)
+    bags = bag_arrays(nfa.bags, facts.productive, facts.nullable)
     stateless = facts.bodies.copy()
     stateless[bags["bag_rule"]] = 0
     rule_offsets, offsets, labels, targets, accepting, states = determinise(

@@ -76,11 +76,13 @@ ARRAY_FIELDS: dict[str, types.Type] = {
     "state_map": _ints,
     "set_offsets": _ints, "set_tokens": _ints,
     "counter_base": _ints, "counter_minimum": _ints, "counter_maximum": _ints, "counter_body": _ints,
-    "bag_separator": _ints, "bag_minimum": _ints, "bag_maximum": _ints, "bag_groups": _ints,
+    "bag_separator": _ints, "bag_skips": _bytes, "bag_minimum": _ints, "bag_maximum": _ints,
+    "bag_groups": _ints,
     "bag_wanted": _ints, "bag_clamp": _ints, "bag_distinct": _bytes, "bag_free": _bytes,
     "bag_word_offsets": _ints,
     "bag_required": types.int64[::1], "bag_offsets": _ints,
-    "member_start": _ints, "member_rest": _ints, "member_own": _ints, "member_wanted": _ints,
+    "member_start": _ints, "member_rest": _ints, "member_skips": _ints, "member_own": _ints,
+    "member_wanted": _ints,
     "member_distinct": _ints, "member_first": _ints, "member_last": _ints,
     "situation_bag": _ints, "situation_phase": _ints, "situation_members": _ints, "situation_flags": _ints,
     "situation_used": _ints, "situation_from": _ints, "situation_table": _ints,
@@ -90,7 +92,7 @@ ARRAY_FIELDS: dict[str, types.Type] = {
     "text_table": _ints, "used_parent": _ints, "used_text": _ints, "used_table": _ints,
     "straddles": _bytes, "straddle_tokens": _ints, "pair_tokens": _ints,
     "stack_mode": _bytes, "stack_plain": _ints, "config_tape": _ints, "config_plain": _ints,
-    "config_cut": _ints, "config_cut_count": _ints,
+    "config_cut": _ints, "config_cut_count": _ints, "visit_mark": _ints, "visit_value": _ints,
     "stack_offsets": _ints, "stack_state": _ints, "stack_below": _ints, "stack_flags": _bytes,
     "stack_table": _ints, "union_key": types.int64[::1], "union_value": _ints, "one_key": types.int64[::1],
     "config_offsets": _ints, "item_state": _ints, "item_stack": _ints, "config_flags": _bytes,
@@ -114,7 +116,7 @@ COUNT_FIELDS = (
     "counter_count", "stack_count", "stack_size", "union_count", "config_count", "map_count", "next_count",
     "tier1_count", "suffix_count", "mask_count", "id_count", "row_count", "mark", "work_count",
     "queue_count", "overflowed", "bag_count", "distinct_count", "situation_count", "flagset_count",
-    "text_count", "used_count", "tape",
+    "text_count", "used_count", "tape", "visit",
 )  # fmt: skip
 
 
@@ -199,6 +201,7 @@ def new_arena(
     arena.counter_maximum = np.empty(16, np.int32)
     arena.counter_body = np.empty(16, np.int32)
     arena.bag_separator = np.empty(16, np.int32)
+    arena.bag_skips = np.empty(16, np.uint8)
     arena.bag_minimum = np.empty(16, np.int32)
     arena.bag_maximum = np.empty(16, np.int32)
     arena.bag_groups = np.empty(16, np.int32)
@@ -211,6 +214,7 @@ def new_arena(
     arena.bag_offsets = np.zeros(17, np.int32)
     arena.member_start = np.empty(16, np.int32)
     arena.member_rest = np.empty(16, np.int32)
+    arena.member_skips = np.empty(16, np.int32)
     arena.member_own = np.empty(16, np.int32)
     arena.member_wanted = np.empty(16, np.int32)
     arena.member_distinct = np.empty(16, np.int32)
@@ -246,6 +250,8 @@ def new_arena(
     arena.config_plain = np.full(1024, -1, np.int32)
     arena.config_cut = np.zeros(1024, np.int32)
     arena.config_cut_count = np.full(1024, -1, np.int32)
+    arena.visit_mark = np.zeros(1, np.int32)
+    arena.visit_value = np.zeros(1, np.int32)
     arena.stack_offsets = np.zeros(1025, np.int32)
     arena.stack_state = np.zeros(1024, np.int32)
     arena.stack_below = np.zeros(1024, np.int32)

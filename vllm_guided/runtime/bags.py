@@ -320,6 +320,8 @@ def expand_bag(arena, state, stack):
                 np.int64(arena.situation_flags[here]), used, np.int64(0),
             )  # fmt: skip
             add(arena, np.int64(arena.bag_separator[bag]), push(arena, before, stack))
+            if arena.bag_skips[bag]:
+                add(arena, before, stack)
         return flags
     if phase == BEFORE:
         is_last = _is_last(arena, here)
@@ -352,8 +354,9 @@ def expand_bag(arena, state, stack):
     rest = np.int64(arena.member_rest[inner])
     if rest >= 0:
         add(arena, rest, stack if last else push(arena, after, stack))
-    elif last:
+        if not arena.member_skips[inner]:
+            return np.int64(0)
+    if last:
         return return_to(arena, stack)
-    else:
-        add(arena, after, stack)
+    add(arena, after, stack)
     return np.int64(0)

@@ -133,8 +133,9 @@ class Runtime:
         rests = automaton.member_rest[low:high]
         entry.append_bag(
             self.arena,
-            int(starts[automaton.bag_separator[bag]]), int(automaton.bag_minimum[bag]),
-            int(automaton.bag_maximum[bag]), int(automaton.bag_groups[bag]), int(automaton.bag_wanted[bag]),
+            int(starts[automaton.bag_separator[bag]]), bool(automaton.bag_skips[bag]),
+            int(automaton.bag_minimum[bag]), int(automaton.bag_maximum[bag]),
+            int(automaton.bag_groups[bag]), int(automaton.bag_wanted[bag]),
             automaton.bag_required[first:past].copy(), starts[automaton.member_rule[low:high]],
             np.where(rests < 0, np.int32(-1), starts[rests]),
             *(getattr(automaton, name)[low:high].copy() for name in MEMBER_ARRAYS[2:]),

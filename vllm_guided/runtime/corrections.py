@@ -33,7 +33,7 @@ from vllm_guided.runtime.arena import (
     with_room,
 )
 from vllm_guided.runtime.configurations import plain, step
-from vllm_guided.runtime.distinct import is_near_used, recordings, step_token, step_true
+from vllm_guided.runtime.distinct import begin_visit, is_near_used, recordings, step_token, step_true
 from vllm_guided.runtime.masks import mask_of
 
 _int = types.int64
@@ -127,6 +127,9 @@ def _is_between(arena, stack, depth):
     """Whether the innermost comparing bag on some stack waits for its next item behind the separator."""
     if arena.stack_mode[stack] & TRUE == 0 or depth >= UNION_DEPTH:
         return False
+    if arena.visit_mark[stack] == arena.visit:
+        return False
+    arena.visit_mark[stack] = arena.visit
     for k in range(arena.stack_offsets[stack], arena.stack_offsets[stack + 1]):
         top = np.int64(arena.stack_state[k])
         if top >= BAG and arena.bag_distinct[arena.situation_bag[top - BAG]]:
@@ -149,11 +152,13 @@ def _is_near(arena, config):
         arena.tape = np.int64(arena.config_tape[config])
         found = np.empty(8, np.int64)
         count = np.int64(0)
+        begin_visit(arena)
         for k in range(low, high):
             found, count = recordings(arena, np.int64(arena.item_stack[k]), found, count, np.int64(0))
         for j in range(count):
             if is_near_used(arena, found[j]):
                 return True
+    begin_visit(arena)
     for k in range(low, high):
         if _is_between(arena, np.int64(arena.item_stack[k]), np.int64(0)):
             return True

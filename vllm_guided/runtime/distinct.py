@@ -25,7 +25,6 @@ from vllm_guided.runtime.arena import (
     RECORDING,
     TRUE,
     UNION_DEPTH,
-    UNKNOWN,
     arena_type,
     with_room,
 )
@@ -40,15 +39,28 @@ _bytes = types.uint8[::1]
 _bool = types.boolean
 _states = types.int64[::1]
 
-#: A text that is the beginning of a used one is looked behind this many bytes deep.
-_VIABLE_DEPTH = 1 << 10
+#: Beginnings of used texts that are looked at for a way out; beyond, there is taken to be none.
+_VIABLE_LIMIT = 1 << 12
+
+
+@jit(types.void(arena_type))
+def begin_visit(arena):
+    """Begin to visit sets of stacks, each once: they share what lies below, so the ways to it are many."""
+    arena.visit += 1
+    if arena.visit_mark.size < arena.stack_count or arena.visit > 2_000_000_000:
+        arena.visit_mark = np.zeros(2 * arena.stack_count, np.int32)
+        arena.visit_value = np.zeros(2 * arena.stack_count, np.int32)
+        arena.visit = 1
 
 
 @jit(types.Tuple((_states, _int))(arena_type, _int, _states, _int, _int), apart=True)
 def recordings(arena, stack, found, count, depth):
-    """Append the situations on ``stack`` that read a distinct item, each once."""
+    """Append the situations on ``stack`` that read a distinct item, each once (after ``begin_visit``)."""
     if arena.stack_mode[stack] & RECORDING == 0 or depth >= UNION_DEPTH:
         return found, count
+    if arena.visit_mark[stack] == arena.visit:
+        return found, count
+    arena.visit_mark[stack] = arena.visit
     for k in range(arena.stack_offsets[stack], arena.stack_offsets[stack + 1]):
         top = np.int64(arena.stack_state[k])
         if top >= BAG and arena.situation_used[top - BAG] >= 0 and arena.situation_phase[top - BAG] > BEFORE:
@@ -74,9 +86,14 @@ def is_near_used(arena, state):
 
 @jit(_int(arena_type, _int, _int, _int), apart=True)
 def _cut(arena, stack, state, depth):
-    """The parts of the stacks above ``state``, on the unknown stack; -1 where ``state`` is not among them."""
+    """The parts of the stacks above ``state``, on the unknown stack; -1 where ``state`` is not among them.
+
+    (After ``begin_visit``.)
+    """
     if arena.stack_mode[stack] & RECORDING == 0 or depth >= UNION_DEPTH:
         return np.int64(-1)
+    if arena.visit_mark[stack] == arena.visit:
+        return np.int64(arena.visit_value[stack])
     low = np.int64(arena.stack_offsets[stack])
     high = np.int64(arena.stack_offsets[stack + 1])
     keys = np.empty(high - low, np.int64)
@@ -91,16 +108,21 @@ def _cut(arena, stack, state, depth):
         if below >= 0:
             keys[count] = top << 32 | below
             count += 1
-    if count == 0:
-        return np.int64(UNKNOWN) if flags else np.int64(-1)
-    return intern_stack(arena, keys, count, flags)
+    made = np.int64(-1)
+    if count > 0 or flags != 0:
+        made = intern_stack(arena, keys, count, flags)
+    arena.visit_mark[stack] = arena.visit
+    arena.visit_value[stack] = made
+    return made
 
 
 @jit(_int(arena_type, _int, _int, _int), apart=True)
 def _without(arena, stack, state, depth):
-    """The stacks without those that hold ``state``; -1 where none is left."""
+    """The stacks without those that hold ``state``; -1 where none is left (after ``begin_visit``)."""
     if arena.stack_mode[stack] & RECORDING == 0 or depth >= UNION_DEPTH:
         return stack
+    if arena.visit_mark[stack] == arena.visit:
+        return np.int64(arena.visit_value[stack])
     low = np.int64(arena.stack_offsets[stack])
     high = np.int64(arena.stack_offsets[stack + 1])
     keys = np.empty(high - low, np.int64)
@@ -114,36 +136,54 @@ def _without(arena, stack, state, depth):
             keys[count] = top << 32 | below
             count += 1
     flags = np.int64(arena.stack_flags[stack])
-    if count == 0 and flags == 0:
-        return np.int64(-1)
-    return intern_stack(arena, keys, count, flags)
+    made = np.int64(-1)
+    if count > 0 or flags != 0:
+        made = intern_stack(arena, keys, count, flags)
+    arena.visit_mark[stack] = arena.visit
+    arena.visit_value[stack] = made
+    return made
 
 
-@jit(_bool(arena_type, _int, _int, _int, _int), apart=True)
-def _viable(arena, config, used, text, depth):
+@jit(_bool(arena_type, _int, _int, _int), apart=True)
+def _viable(arena, config, used, text):
     """Whether the item can be completed to one that is not used.
 
-    ``config`` is the reading of the item over the unknown stack; ``text`` what was read of it.
+    ``config`` is the reading of the item over the unknown stack; ``text`` what was read of it. Only where
+    all ways are used ones' is there anything to search: beginnings of used texts, breadth first.
     """
-    if arena.config_flags[config] & ESCAPE and not is_used(arena, used, text):
-        return True
-    if depth >= _VIABLE_DEPTH:
-        return False
+    configs = np.empty(64, np.int64)
+    texts = np.empty(64, np.int64)
+    configs[0] = config
+    texts[0] = text
+    count = 1
+    head = 0
     following = np.empty(256, np.uint8)
-    next_bytes(arena, used, text, following)
-    for byte in range(256):
-        if not following[byte] and not is_blank(arena, text, byte) and step(arena, config, byte) != DEAD:
+    while head < count and count < _VIABLE_LIMIT:
+        config = configs[head]
+        text = texts[head]
+        head += 1
+        if arena.config_flags[config] & ESCAPE and not is_used(arena, used, text):
             return True
-    for byte in range(256):
-        blank = is_blank(arena, text, byte)
-        if not following[byte] and not blank:
-            continue
-        target = step(arena, config, byte)
-        # Blanks change nothing of the text: one that leads back here would lead round for ever.
-        if target == DEAD or (blank and target == config):
-            continue
-        if _viable(arena, target, used, longer(arena, text, byte), depth + 1):
-            return True
+        next_bytes(arena, used, text, following)
+        for byte in range(256):
+            if not following[byte] and not is_blank(arena, text, byte) and step(arena, config, byte) != DEAD:
+                return True
+        for byte in range(256):
+            if not following[byte] and not is_blank(arena, text, byte):
+                continue
+            target = step(arena, config, byte)
+            if target == DEAD:
+                continue
+            after = longer(arena, text, byte)
+            known = False
+            for k in range(count):
+                known |= configs[k] == target and texts[k] == after
+            if not known:
+                configs = with_room(configs, count + 1)
+                texts = with_room(texts, count + 1)
+                configs[count] = target
+                texts[count] = after
+                count += 1
     return False
 
 
@@ -153,6 +193,7 @@ def _drop_exhausted(arena):
     count = arena.work_count
     found = np.empty(8, np.int64)
     number = np.int64(0)
+    begin_visit(arena)
     for k in range(count):
         found, number = recordings(arena, np.int64(arena.work_stack[k]), found, number, np.int64(0))
     near = 0
@@ -171,13 +212,15 @@ def _drop_exhausted(arena):
     for j in range(near):
         state = found[j]
         begin(arena)
+        begin_visit(arena)
         for k in range(count):
             above = _cut(arena, stacks[k], state, np.int64(0))
             if above >= 0:
                 add(arena, states[k], above)
         reading = plain(arena, close(arena, np.int64(0)))
         text = text_from(arena, tape, np.int64(arena.situation_from[state - BAG]))
-        if not _viable(arena, reading, np.int64(arena.situation_used[state - BAG]), text, np.int64(0)):
+        if not _viable(arena, reading, np.int64(arena.situation_used[state - BAG]), text):
+            begin_visit(arena)
             for k in range(count):
                 if stacks[k] >= 0:
                     stacks[k] = _without(arena, stacks[k], state, np.int64(0))

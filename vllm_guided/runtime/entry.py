@@ -94,19 +94,24 @@ def append_counter(arena, base, minimum, maximum, body):
 
 
 @jit(types.void(
-    arena_type, _int, _int, _int, _int, _int, types.int64[::1], _ints, _ints, _ints, _ints, _ints, _ints,
+    arena_type, _int, types.boolean, _int, _int, _int, _int, types.int64[::1], _ints,
+    _ints, _ints, _ints, _ints, _ints, _ints,
     _ints,
 ))  # fmt: skip
 def append_bag(
-    arena, separator, minimum, maximum, groups, wanted, required, start, rest, own, member_wanted, distinct,
+    arena, separator, skips, minimum, maximum, groups, wanted, required, start, rest, rest_skips, own,
+    member_wanted, distinct,
     first, last,
 ):  # fmt: skip
-    """Append a bag; its beginning is the next situation (``BAG + situation_count`` before the call).
+    """Append a bag; ``skips``: the separator may be empty, ``rest_skips``: a member's rest may.
+
+    Its beginning is the next situation (``BAG + situation_count`` before the call).
 
     ``separator``, ``start`` and ``rest`` (-1: none) are states that rules start in.
     """
     bag = arena.bag_count
     arena.bag_separator = with_room(arena.bag_separator, bag + 1)
+    arena.bag_skips = with_room(arena.bag_skips, bag + 1)
     arena.bag_minimum = with_room(arena.bag_minimum, bag + 1)
     arena.bag_maximum = with_room(arena.bag_maximum, bag + 1)
     arena.bag_groups = with_room(arena.bag_groups, bag + 1)
@@ -123,6 +128,7 @@ def append_bag(
     past = low + start.size
     arena.member_start = with_room(arena.member_start, past)
     arena.member_rest = with_room(arena.member_rest, past)
+    arena.member_skips = with_room(arena.member_skips, past)
     arena.member_own = with_room(arena.member_own, past)
     arena.member_wanted = with_room(arena.member_wanted, past)
     arena.member_distinct = with_room(arena.member_distinct, past)
@@ -130,6 +136,7 @@ def append_bag(
     arena.member_last = with_room(arena.member_last, past)
     copy_into(arena.member_start, low, start, 0, start.size)
     copy_into(arena.member_rest, low, rest, 0, start.size)
+    copy_into(arena.member_skips, low, rest_skips, 0, start.size)
     copy_into(arena.member_own, low, own, 0, start.size)
     copy_into(arena.member_wanted, low, member_wanted, 0, start.size)
     copy_into(arena.member_distinct, low, distinct, 0, start.size)
@@ -144,6 +151,7 @@ def append_bag(
         any_distinct |= distinct[k] != 0
         furthest = max(furthest, np.int64(first[k]), np.int64(last[k]) + 1)
     arena.bag_separator[bag] = separator
+    arena.bag_skips[bag] = skips
     arena.bag_minimum[bag] = minimum
     arena.bag_maximum[bag] = maximum
     arena.bag_groups[bag] = groups

@@ -23,8 +23,9 @@ numbers          at most 64 digits before and after the point and 3 in the expon
 formats          no A-labels in host names, international ones of common scripts and short labels; leap
                  seconds only at 23:59:60 UTC; ``regex`` without look-around, back-references and deep groups
 lengths          a ``pattern`` that needs many states with ``maxLength``: the longest strings are left out
-distinct items   over a finite set; sets of more than about ten values in any order only for short arrays
-members          repeated names of undeclared members are not told apart by ``minProperties``
+distinct items   beyond short lists of values in one spelling; objects among them with their members in one
+                 order and at most one undeclared name (:mod:`.array_unique`, :mod:`.canonical_emitter`)
+members          names that are not declared differ where their number or one of them matters
 older drafts     keywords of later drafts are annotations, as the standard has it (draft 4: no ``const``)
 contents         ``contentEncoding`` base64 holds in draft 7 and without ``$schema``, else annotates
 ================ ======================================================================================

@@ -29,6 +29,14 @@ def objects(**properties):
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
+BRANCHES = {
+    # taking one branch from another must not multiply
+    "oneOf": [
+        *({"type": "object", "properties": {"t": {"enum": [str(n)]}, "v": {"type": "integer"}, "w": {}}, "required": ["t", "v", "w"]} for n in range(12)),
+        {"type": "object", "required": ["t", "q"]},
+    ]
+}  # fmt: skip
+
 TABLE = [
     # types
     (True, ["null", "-1.5e+3", '"x"', "[1, {}]", '{"a": [null]}'], ["", "nul", "01", "[1,]", "{a: 1}", " 1"]),
@@ -135,6 +143,13 @@ TABLE = [
     ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, ["1.5"], ["1", "1.0"]),
     ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, ['{"a":1}', '{"b":1}'], ["{}", '{"a":1,"b":1}']),
     ({"oneOf": [{"properties": {"a": {"const": 1}}}, {"properties": {"a": {"const": 2}}}]}, ['{"a":1}', '{"a":2}'], ['{"a":3}', "{}"]),
+    (BRANCHES, ['{"t":"0","v":1,"w":1}', '{"t":"z","q":1}', '{"t":"3","q":1}', '{"t":"3","v":"a","q":1}'], ['{"t":"3","v":1,"w":1,"q":1}', '{"t":"3","v":1}', '{"q":1}', '{"t":"z"}']),
+    ({"not": {"properties": {"k": {"const": 1}, "v": {"type": "integer"}}, "required": ["v"]}, "type": "object"},
+     ['{"k":2}', "{}", '{"k":1,"v":"a"}', '{"k":2,"v":1}'], ['{"v":1}', '{"k":1,"v":1}']),
+    ({"not": {"properties": {"k": {"const": 1}}, "additionalProperties": {"type": "integer"}}, "type": "object"},
+     ['{"k":2}', '{"k":1,"v":"a"}', '{"v":"a"}'], ["{}", '{"v":1}', '{"k":1,"v":1}']),
+    ({"not": {"properties": {"k": {"const": 1}}, "not": {"additionalProperties": {"type": "integer"}}}, "type": "object"},
+     ["{}", '{"k":2}', '{"k":3,"v":2}', '{"k":"a","v":1}', '{"k":1}'], ['{"k":1,"v":"a"}', '{"v":"a"}']),
     ({"not": {"type": "string"}}, ["1", "null"], ['"a"']),
     ({"type": "string", "not": {"enum": ["a", "b"]}}, ['"c"', '"ab"', '""'], ['"a"', r'"\u0061"', '"b"']),
     ({"type": "object", "not": {"required": ["a"]}}, ["{}", '{"b":1}'], ['{"a":1}', '{"b":1,"a":1}']),

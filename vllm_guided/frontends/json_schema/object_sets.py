@@ -186,14 +186,55 @@ def uncovered(others: tuple[tuple[Strings, Term], ...]) -> list[Strings]:
 
 
 def complement(algebra: Algebra, shape: Objects) -> list[Objects]:
-    """Shapes that together hold every object outside."""
+    """Shapes that together hold every object outside.
+
+    Properties with given values, which tell the branches of a oneOf apart, come first: what fails otherwise
+    has them as they should be. So these shapes do not overlap, and taking away one branch after the other
+    does not multiply.
+    """
+    marks = _marks(algebra, shape)
+    found: list[Objects] = []
+    held = Objects()
+    for name, term in marks:
+        fails = _failing(algebra, shape, name, term)
+        found.append(
+            fails._replace(
+                properties=held.properties + fails.properties, required=held.required | fails.required
+            )
+        )
+        held = held._replace(
+            properties=(*held.properties, (name, term)), required=held.required | (shape.required & {name})
+        )
+    outside = _outside(algebra, shape, dict(marks))
+    if not marks:
+        return outside
+    pieces = (intersect(algebra, held, piece) for piece in outside)
+    return [*found, *(piece for piece in pieces if piece is not None)]
+
+
+_MAX_MARKS = 3
+
+
+def _marks(algebra: Algebra, shape: Objects) -> list[tuple[str, Term]]:
+    """A few properties with given values, required ones first."""
+    found = [(name, term) for name, term in shape.properties if algebra.terms.is_constant(term)]
+    return sorted(found, key=lambda pair: pair[0] not in shape.required)[:_MAX_MARKS]
+
+
+def _failing(algebra: Algebra, shape: Objects, name: str, term: Term) -> Objects:
+    """The objects where this property is not as it should be."""
+    other = ((name, algebra.terms.negation(term)),)
+    # Absent, or there with another value: an optional property says both.
+    return Objects(other) if name in shape.required else Objects(other, frozenset((name,)))
+
+
+def _outside(algebra: Algebra, shape: Objects, marks: dict[str, Term]) -> list[Objects]:
+    """The shapes of what fails beside the ``marks``."""
     negation = algebra.terms.negation
     found: list[Objects] = []
     for name, term in shape.properties:
-        if name in shape.required:  # absent, or there with another value: an optional property says both
-            found.append(Objects(properties=((name, negation(term)),)))
-        elif term != EVERYTHING:
-            found.append(Objects(properties=((name, negation(term)),), required=frozenset((name,))))
+        if name not in marks and (name in shape.required or term != EVERYTHING):
+            found.append(_failing(algebra, shape, name, term))
     if shape.minimum > 0:
         found.append(Objects(maximum=shape.minimum - 1))
     if shape.maximum is not None:

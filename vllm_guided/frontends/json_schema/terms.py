@@ -116,6 +116,16 @@ class Terms:
             return entry.parts[0]
         return self._intern(("not", part), Entry("not", parts=(part,)))
 
+    def is_constant(self, term: Term) -> bool:
+        """Whether the term is a JSON constant, or a schema that lists its values."""
+        entry = self.entries[term]
+        if entry.kind == "and":
+            return any(self.is_constant(part) for part in entry.parts)
+        if entry.kind == "constant":
+            return entry.place is not None
+        schema = entry.place.schema if entry.place is not None else None
+        return isinstance(schema, dict) and ("const" in schema or "enum" in schema)
+
     def pointer(self, term: Term) -> str:
         """Where in the schema the term comes from."""
         while True:

@@ -131,11 +131,15 @@ _TEMPLATE = (
 
 
 def _regex() -> str:
-    """Patterns without look-around, back-references and ranges, and groups at most two deep."""
-    literal = r"[^\\^$.*+?()\[\]{}|/]"
+    """Patterns without look-around and back-references, few ranges, and groups at most two deep."""
+    literal = r"[^\\^$.*+?()\[\]{}|]"
     members = r"([^\\\[\]^-]|a-z|A-Z|0-9|\\[dDwWsSnrt^$.*+?()\[\]{}|/\\-])+"
-    quantifier = r"([*+?]|\{\d{1,3}(,)?\})\??"
-    atom = rf"({literal}|\.|\\[dDwWsSnrtfv^$.*+?()\[\]{{}}|/\\]|\[\^?{members}\])"
+    # {n,m} by pairs of which m is the larger plainly: by more digits, or by its first digit.
+    pairs = [r"\d,[1-9]\d{1,2}", r"[1-9]\d,[1-9]\d\d"]
+    pairs += [rf"{digit},[{digit}-9]" for digit in range(10)]
+    pairs += [rf"{digit}\d,[{digit + 1}-9]\d" for digit in range(1, 9)]
+    quantifier = rf"([*+?]|\{{(\d{{1,3}},?|{'|'.join(pairs)})\}})\??"
+    atom = rf"({literal}|\.|\\[dDwWsSnrtfv^$.*+?()\[\]{{}}|/\\]|\[\^?-?{members}-?\])"
     flat = rf"({atom}({quantifier})?|[\^$]|\\[bB])*"
     for _ in range(2):
         flat = rf"({atom}({quantifier})?|[\^$]|\\[bB]|\((\?:)?{flat}(\|{flat})*\)({quantifier})?)*"

@@ -129,20 +129,29 @@ class Sampler:
         while extra > 0 or not may_end(bag, taken):
             if may_end(bag, taken):
                 extra -= 1
-            nexts = ends.nexts(taken)
-            if not nexts:
-                break
-            entry = bag.entries[self.random.choice(nexts)]
-            for _ in range(200):
-                item = self.sample(entry.item, depth - 1)
-                after = taken.plus(entry, text_of(item))
-                if not entry.distinct or text_of(item) not in taken.texts:
-                    break
-            else:
+            drawn = self.member(bag, ends, taken, depth)
+            if drawn is None and not may_end(bag, taken):
+                # The low entries may have too few texts.
+                drawn = self.member(bag, self.ends(bag, FAR - 1), taken, depth)
+            if drawn is None:
                 if may_end(bag, taken):
                     break
-                raise AssertionError(f"no other text was drawn of {entry.item}")
+                raise AssertionError(f"no other text was drawn for a member of {bag}")
+            entry, item = drawn
             out += (self.sample(bag.separator, depth - 1) if taken.count else b"") + item
             out += self.sample(entry.rest, depth - 1)
-            taken = after
+            taken = taken.plus(entry, text_of(item))
         return out
+
+    def member(self, bag: ir.Bag, ends: Ends, taken: Taken, depth: int) -> tuple[ir.Entry, bytes] | None:
+        """An entry that may come next, and a text of its item that was not used; None if none was drawn."""
+        nexts = ends.nexts(taken)
+        self.random.shuffle(nexts)
+        for index in nexts:
+            entry = bag.entries[index]
+            for tries in range(60):
+                # Where it is deep all texts are short: deeper ones differ.
+                item = self.sample(entry.item, max(depth - 1, tries // 10))
+                if not entry.distinct or text_of(item) not in taken.texts:
+                    return entry, item
+        return None

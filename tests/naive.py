@@ -108,18 +108,22 @@ class Recogniser:
         self.allowed_tokens: dict[int, frozenset[int]] = {}
         self._number_nodes(grammar)
         self.nullable = self._fixpoint(self._is_nullable)
+        self.few_texts: dict[int, frozenset[Text]] = {}
+        self._find_productive()
+        self.distinct = any(entry.distinct for ends in self.bags.values() for entry in ends.bag.entries)
+        if self.distinct:
+            # The inner ones first, which the outer ones are listed with.
+            for n in reversed(self.bags):
+                self._list_few(n)
+            self._find_productive()
+        self._start(0)
+
+    def _find_productive(self) -> None:
         self.productive = self._fixpoint(self._is_productive)
         self.graphs = {
             n: self._useful_edges(n) for n, node in enumerate(self.nodes) if isinstance(node, ir.Graph)
         }
         self.bags = {n: self._ends(n) for n, node in enumerate(self.nodes) if isinstance(node, ir.Bag)}
-        self.distinct = any(entry.distinct for ends in self.bags.values() for entry in ends.bag.entries)
-        self._start(0)
-        # The inner ones first, which the outer ones are listed with.
-        for n, ends in reversed(self.bags.items()):
-            self._list_few(n, ends)
-        if self.bags:
-            self._start(0)
 
     def _start(self, root: int) -> None:
         """Begin to read a text of the node ``root``."""
@@ -269,7 +273,12 @@ class Recogniser:
         children = self.children[n]
         pairs = zip(children[:-1:2], children[1:-1:2], strict=True)
         usable = [index for index, pair in enumerate(pairs) if all(productive[part] for part in pair)]
-        return Ends(bag, usable, productive[children[-1]])
+        few = {
+            index: self.few_texts[children[2 * index]]
+            for index in usable
+            if bag.entries[index].distinct and children[2 * index] in self.few_texts
+        }
+        return Ends(bag, usable, productive[children[-1]], few)
 
     def _ends(self, n: int) -> Ends:
         bag = self.nodes[n]
@@ -278,14 +287,15 @@ class Recogniser:
             raise ValueError(f"an item of a bag that may be empty: {bag}")
         return self._bag_ends(n, bag, self.productive)
 
-    def _list_few(self, n: int, ends: Ends) -> None:
+    def _list_few(self, n: int) -> None:
         """Find the texts of a bag's distinct items where there are few."""
-        for index in ends.usable:
-            if ends.bag.entries[index].distinct:
-                texts = self._few_texts(self.children[n][2 * index])
+        for index in self.bags[n].usable:
+            item = self.children[n][2 * index]
+            if self.bags[n].bag.entries[index].distinct:
+                texts = self._few_texts(item)
                 if texts is not None:
-                    ends.few[index] = texts
-        ends.known.clear()
+                    self.few_texts[item] = texts
+        self.bags[n] = self._ends(n)
 
     def _few_texts(self, item: int) -> frozenset[Text] | None:
         """All texts of the node ``item``, as distinct items are compared; None where there are many."""

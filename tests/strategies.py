@@ -160,6 +160,9 @@ def literals_in(grammar: ir.Grammar) -> list[bytes]:
                 todo.append(item)
             case ir.Graph(edges):
                 todo.extend(label for _, label, _ in edges)
+            case ir.Bag(entries, separator):
+                todo += [part for entry in entries for part in (entry.item, entry.rest)]
+                todo.append(separator)
             case _:
                 pass
     return found

@@ -51,6 +51,9 @@ TABLE = [
     (unique(unique({"type": "integer"})), ["[[1, 2], [2, 1]]"], ["[[1, 2], [1, 2]]", "[[1, 1]]"]),
     (unique(unique({"type": "boolean"}), minItems=5), ["[[], [true], [false], [true, false], [false, true]]"], ["[[], [true], [false], [true, false], [true,false]]"]),
     (TREE, ["[null, [], [null], [[null]]]"], ["[[], []]", "[[null], [null]]", "[[[], null], [[],null]]"]),
+    # the one order of members agrees with that of each branch where it can
+    (unique({"anyOf": [{"type": "object", "properties": {name: {} for name in names}, "required": names} for names in (["t", "a", "id"], ["t", "b", "id", "c"], ["t", "d", "c"])]}),
+     ['[{"t":1,"a":1,"id":1}, {"t":1,"b":1,"id":1,"c":1}, {"t":1,"d":1,"c":1}]'], ['[{"t":1,"a":1,"id":1}, {"t":1,"id":1,"a":1}]']),
     # tuples
     ({"type": "array", "uniqueItems": True, "prefixItems": [{"type": "string"}, {"type": "integer"}]}, ['["a", 1, "b", 2]', '["a"]', "[]"], ['["a", 1, "a"]', '["a", 1, 1]', '[1, "a"]']),
     ({"type": "array", "uniqueItems": True, "prefixItems": [{"enum": ["a", "b"]}, {"enum": ["a"]}], "items": False, "minItems": 2}, ['["b", "a"]'], ['["a", "a"]', '["a"]', '["b"]']),

@@ -3,12 +3,14 @@
 In: terms. Out: nodes in which every value has at most one text, white space between tokens aside. Scalars are
 spelt as :mod:`.canonical` says; arrays item by item. Members of objects stand in one order that is the same
 for every object of the grammar, whatever shape it has, so that it follows from the value alone: names that
-any of these shapes declares, in the order in which they were met, and then at most one other name.
+any of these shapes declares, as far as possible in the order of each, and then at most one other name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
 from typing import TypeVar
 
 from vllm_guided.frontends.json_schema import canonical, limits, spelling
@@ -56,6 +58,8 @@ class CanonicalEmitter(Emitter):
 
     def finish(self) -> None:
         """Make what had to wait: members in their common order, and then distinct items."""
+        orders = [[slot.name for slot in found.slots] for _, _, found in self._objects]
+        self._ranks = {name: rank for rank, name in enumerate(common_order(orders))}
         for name, shape, found in self._objects:
             self.rules[name] = ir.Rule(self._object(shape, found))
         for name in list(self._late):
@@ -93,8 +97,6 @@ class CanonicalEmitter(Emitter):
             return super()._body(name, shape)
         found = members(self, shape)
         if found is not None:
-            for slot in found.slots:
-                self._ranks.setdefault(slot.name, len(self._ranks))
             self._objects.append((name, shape, found))
         return ir.NOTHING
 
@@ -116,6 +118,39 @@ class CanonicalEmitter(Emitter):
         key = self.layout.key(spelling.literal(name))
         free = [each for each in found.free if string_sets.accepts(each.names, name)]
         return Slot(name, False, tuple((each.wanted, ir.sequence(key, each.value)) for each in free))
+
+
+def common_order(orders: list[list[str]]) -> list[str]:
+    """All names in one order that agrees with each of the orders, as far as those agree with one another.
+
+    Kahn's topological sorting; where the orders contradict each other, the name met first goes first.
+    """
+    ranks = {
+        name: rank for rank, name in enumerate(dict.fromkeys(name for order in orders for name in order))
+    }
+    after: dict[str, set[str]] = {name: set() for name in ranks}
+    for order in orders:
+        for left, right in pairwise(order):
+            after[left].add(right)
+    before = dict.fromkeys(ranks, 0)
+    for names in after.values():
+        for name in names:
+            before[name] += 1
+    ready = [rank for name, rank in ranks.items() if not before[name]]
+    heapify(ready)
+    waiting = dict.fromkeys(ranks)
+    names_by_rank, found = list(ranks), []
+    while waiting:
+        name = names_by_rank[heappop(ready)] if ready else next(iter(waiting))
+        if name not in waiting:
+            continue
+        del waiting[name]
+        found.append(name)
+        for follower in after[name]:
+            before[follower] -= 1
+            if not before[follower] and follower in waiting:
+                heappush(ready, ranks[follower])
+    return found
 
 
 class _OneMore(Tail):

@@ -39,10 +39,13 @@ class FewTexts:
             case ir.Literal(data):
                 return frozenset((data,))
             case ir.ByteSet(mask):
-                return self._bounded(bytes([byte]) for byte in range(256) if mask >> byte & 1)
+                return frozenset(bytes([byte]) for byte in range(256) if mask >> byte & 1)
             case ir.CharSet(ranges):
-                points = (point for low, high in ranges for point in range(low, high + 1))
-                return self._bounded(chr(point).encode() for point in points if not 0xD800 <= point <= 0xDFFF)
+                if sum(high - low + 1 for low, high in ranges) > self._limit:
+                    return None
+                return frozenset(
+                    chr(point).encode() for low, high in ranges for point in range(low, high + 1)
+                )
             case ir.Ref(name):
                 return self._rule(name)
             case ir.Sequence(items):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from functools import cache
 from typing import Any
 
@@ -22,14 +23,17 @@ Judge = Callable[[str], str | None]
 DEFAULT_DRAFT = jsonschema.Draft202012Validator
 
 
-def parse_json(text: str) -> Any:
-    """The value of a JSON text by RFC 8259, a name at most once in an object; ValueError if it is not one."""
+def parse_json(text: str, once: frozenset[str] | None = None) -> Any:
+    """The value of a JSON text by RFC 8259; ValueError if it is not one.
+
+    A name stands at most once in an object: any name, or those in ``once``.
+    """
 
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        value = dict(pairs)
-        if len(value) != len(pairs):
-            raise ValueError(f"a name is there twice: {sorted(name for name, _ in pairs)}")
-        return value
+        names = [name for name, _ in pairs if once is None or name in once]
+        if len(set(names)) != len(names):
+            raise ValueError(f"a name is there twice: {sorted(names)}")
+        return dict(pairs)
 
     def constant(name: str) -> Any:
         raise ValueError(f"{name} is not JSON")
@@ -63,21 +67,49 @@ def _pattern_properties(
                     yield from validator.descend(value, subschema, path=name, schema_path=pattern)
 
 
+def _multiple_of(
+    validator: Any, divisor: Any, instance: Any, schema: Any
+) -> Iterator[jsonschema.ValidationError]:
+    """Decimals as they are written: jsonschema itself divides doubles, and finds 0.07 no multiple of 0.01."""
+    if validator.is_type(instance, "number") and Fraction(str(instance)) % Fraction(str(divisor)):
+        yield jsonschema.ValidationError(f"{instance!r} is not a multiple of {divisor!r}")
+
+
 @cache
 def validator_class(draft: Any) -> Any:
-    """A jsonschema draft whose patterns are ECMAScript's, as the standard asks."""
-    return validators.extend(draft, {"pattern": _pattern, "patternProperties": _pattern_properties})
+    """A jsonschema draft whose patterns are ECMAScript's, as the standard asks, and whose multiples are exact."""
+    changed = {"pattern": _pattern, "patternProperties": _pattern_properties, "multipleOf": _multiple_of}
+    return validators.extend(draft, changed)
 
 
-def json_schema(schema: Any, formats: bool = True) -> Judge:
-    """JSON that is valid by jsonschema, in the draft ``$schema`` names."""
+def declared_names(schema: Any) -> frozenset[str]:
+    """The names under every ``properties`` of a schema."""
+    found: set[str] = set()
+    todo = [schema]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, dict):
+            properties = node.get("properties")
+            found.update(properties if isinstance(properties, dict) else ())
+            todo.extend(node.values())
+        elif isinstance(node, list):
+            todo.extend(node)
+    return frozenset(found)
+
+
+def json_schema(schema: Any, formats: bool = True, *, repeats: bool = False) -> Judge:
+    """JSON that is valid by jsonschema, in the draft ``$schema`` names.
+
+    With ``repeats``, only names that the schema declares may not stand twice in an object.
+    """
+    once = declared_names(schema) if repeats else None
     draft = validators.validator_for(schema, default=DEFAULT_DRAFT)
     checker = jsonschema.FormatChecker() if formats else None
     validator = validator_class(draft)(schema, format_checker=checker)
 
     def judge(text: str) -> str | None:
         try:
-            value = parse_json(text)
+            value = parse_json(text, once)
         except ValueError as error:
             return f"not JSON: {error}"
         wrong = next(validator.iter_errors(value), None)

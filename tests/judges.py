@@ -77,7 +77,7 @@ def _multiple_of(
 
 @cache
 def validator_class(draft: Any) -> Any:
-    """A jsonschema draft whose patterns are ECMAScript's, as the standard asks, and whose multiples are exact."""
+    """A jsonschema draft whose patterns are ECMAScript's, as the standard asks, and that divides exactly."""
     changed = {"pattern": _pattern, "patternProperties": _pattern_properties, "multipleOf": _multiple_of}
     return validators.extend(draft, changed)
 

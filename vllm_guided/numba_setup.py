@@ -9,6 +9,7 @@ beside the function's own. Only our functions go there: numba's setting is put b
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +19,7 @@ from typing import Any
 import numba
 import xxhash
 from numba.core import config as numba_config
+from numba.core.bytecode import FunctionIdentity
 from numba.extending import intrinsic
 
 from vllm_guided.cachedir import cache_directory, prune_folders
@@ -91,14 +93,18 @@ def jit(
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        before = numba_config.CACHE_DIR
+        before, ids = numba_config.CACHE_DIR, FunctionIdentity._unique_ids
         numba_config.CACHE_DIR = numba_cache_directory(Path(function.__code__.co_filename).parent) or before
         try:
             settings = {"cache": True, "nogil": True, **options}
             arguments = () if signature is None else (signature,)
+            # numba numbers functions as they come, and the number is part of the symbol. Callers in the
+            # cache know a function by its symbol, so it must be the same in every process.
+            number = xxhash.xxh32_intdigest(f"{function.__module__}.{function.__qualname__}".encode())
+            FunctionIdentity._unique_ids = itertools.count(number << 16)
             compiled: Callable[..., Any] = numba.njit(*arguments, **settings)(function)
             return _call_of(compiled) if apart else compiled
         finally:
-            numba_config.CACHE_DIR = before
+            numba_config.CACHE_DIR, FunctionIdentity._unique_ids = before, ids
 
     return decorate

@@ -1,8 +1,8 @@
 """Random walks in schemas from the wild, each finished output judged: ``python tests/tools/walks.py``.
 
-Tokens of the Llama-3 vocabulary are drawn from the mask alone (``tests/test_walks.py``). Printed are the walks
-that finished, those whose output jsonschema refuses (or that write a declared name twice), and dead ends: a
-mask without a bit, or a token in the mask that is refused. The exit status is 1 if there is any of the latter.
+Tokens of the Llama-3 vocabulary are drawn from the mask alone (``tests/test_walks.py``). Printed are the
+walks that finished, those whose output jsonschema refuses (or that write a declared name twice), and dead
+ends: a mask without a bit, or a token in the mask that is refused. The exit status is 1 if there is any such.
 """
 
 from __future__ import annotations

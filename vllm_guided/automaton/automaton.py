@@ -34,12 +34,11 @@ class Automaton:
         token_offsets: int32 [S + 1]; token_symbol: int32 (index into ``symbols``); token_target: int32.
         accepting: uint8 [S].
         bag_rule: int32 [B], the rules that are bags (``bags.py``); a bag owns no states. Of each: the
-            separator's rule, whether that may be empty, least and most members (-1: any number), number of own
-            flags, the wanted flags,
-            ``bag_required`` (int64 words from ``bag_word_offsets``: flags that must be set, wanted first),
-            and its members ``bag_offsets[b]:bag_offsets[b + 1]``.
-        member_rule, member_rest (rule or -1), member_skips (the rest may be empty), member_own (own
-            flag or -1), member_wanted (bits), member_distinct, member_first, member_last (-1: no limit): int32.
+            separator's rule, whether that may be empty, least and most members (-1: any number), number of
+            own flags, the wanted flags, ``bag_required`` (int64 words from ``bag_word_offsets``: flags that
+            must be set, wanted first), and its members ``bag_offsets[b]:bag_offsets[b + 1]``.
+        member_rule, member_rest (rule or -1), member_skips (the rest may be empty), member_own (own flag or
+            -1), member_wanted (bits), member_distinct, member_first, member_last (-1: no limit): int32.
         symbols: the special tokens the grammar names.
         start: the rule to start from, or -1 where only the empty string is in the language.
         nullable: whether the empty string is in the language.

@@ -83,6 +83,9 @@ def find_straddling_tokens(arena):
                 if same:
                     kind |= PAIR
                     break
+            for k in range(low, high):
+                if data[k] == 58:  # a colon: members of objects, which are compared by their names
+                    kind |= PAIR
         kinds[token] = kind
         going_on += 1 if kind & GOES_ON else 0
         pairs += 1 if kind & PAIR else 0
@@ -195,8 +198,9 @@ def _walk_near(arena, config, number, cut, count):
             node = after
             continue
         real[depth] = target
-        loose[depth] = plain(arena, target)
-        node = node + 1 if _is_near(arena, target) else after
+        loose[depth] = allowed
+        # Where an item was dropped the mask's walk still goes on with it: so must this one.
+        node = node + 1 if _is_near(arena, target) or plain(arena, target) != allowed else after
     return cut, count
 
 

@@ -43,9 +43,8 @@ class FewTexts:
             case ir.CharSet(ranges):
                 if sum(high - low + 1 for low, high in ranges) > self._limit:
                     return None
-                return frozenset(
-                    chr(point).encode() for low, high in ranges for point in range(low, high + 1)
-                )
+                points = (point for low, high in ranges for point in range(low, high + 1))
+                return frozenset(chr(point).encode() for point in points if not 0xD800 <= point <= 0xDFFF)
             case ir.Ref(name):
                 return self._rule(name)
             case ir.Sequence(items):

@@ -225,6 +225,34 @@ def test_orders(schema, ordered, others):
         assert prefixes.accepts(in_order, text.encode()) == (text in ordered), text
 
 
+@pytest.mark.parametrize("needed", [None, 3, 150, 199])
+def test_many_properties(needed):
+    """Long objects are cut into blocks where their order counts."""
+    names = [f"p{n}" for n in range(200)]
+    schema = objects(**{name: {"type": "null"} for name in names})
+    if needed is not None:
+        schema["required"] = [names[needed]]
+    for order in ("any", "schema"):
+        grammar = json_schema_grammar(schema, property_order=order)
+        for picked in (
+            [0, 3, 31, 32, 64, 150, 199],
+            [3, 150, 199],
+            [3],
+            [150],
+            [199],
+            [150, 3],
+            [199, 150, 3],
+            [3, 3, 150, 199],
+            [],
+        ):
+            text = json.dumps({names[n]: None for n in picked})
+            if len(set(picked)) < len(picked):
+                text = "{" + ", ".join(f'"{names[n]}": null' for n in picked) + "}"
+            once = len(set(picked)) == len(picked) and (needed is None or needed in picked)
+            fits = once and (order == "any" or picked == sorted(picked))
+            assert prefixes.accepts(grammar, text.encode()) == fits, text
+
+
 def test_members_are_written_once_in_any_order():
     grammar = json_schema_grammar(DOTS, property_order="any")
     for text in ['{"a":1,"a":1}', '{"b":1,"a":1,"b":1}', '{"a":1,"b":1,"c":1,"b":2}', r'{"a":1,"\u0061":2}']:

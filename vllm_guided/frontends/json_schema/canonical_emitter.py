@@ -82,13 +82,13 @@ class CanonicalEmitter(Emitter):
         options.extend(self._shape("object", shape) for shape in norm.objects)
         kept = [option for option in options if option != ir.NOTHING]
         node = ir.choice(*kept)
-        return self._rule("choice", node, shared=False) if len(kept) > INLINE else node
+        return self.rule("choice", node, shared=False) if len(kept) > INLINE else node
 
     def _scalar(self, kind: str, values: _Scalars, write: Callable[[_Scalars], ir.Node]) -> ir.Node:
         found = self._by_shape.get(values)
         if found is None:
             node = write(values)
-            found = node if node == ir.NOTHING else self._rule(kind, node, shared=True)
+            found = node if node == ir.NOTHING else self.rule(kind, node, shared=True)
             self._by_shape[values] = found
         return found
 

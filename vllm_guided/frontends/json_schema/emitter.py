@@ -118,7 +118,7 @@ class Emitter:
         kept = [option for option in options if option != ir.NOTHING]
         node = ir.choice(*kept)
         if len(kept) > INLINE:
-            node = self._rule("choice", node, shared=False)
+            node = self.rule("choice", node, shared=False)
         return node
 
     def canonical(self) -> CanonicalEmitter:
@@ -144,13 +144,15 @@ class Emitter:
                 found = self.generic("string")
             else:
                 node = name_node(names, declared, plain)
-                found = node if node == ir.NOTHING else self._rule("name", node, shared=not declared)
+                found = node if node == ir.NOTHING else self.rule("name", node, shared=not declared)
             self._by_shape[key] = found
         return found
 
-    def _rule(self, kind: str, body: ir.Node, shared: bool) -> ir.Node:
+    def rule(self, kind: str, body: ir.Node, shared: bool) -> ir.Node:
+        """A rule of its own for ``body``; a ``shared`` one has a text."""
         name = self._fresh(kind)
         self.rules[name] = ir.Rule(body, shared)
+        self.pointers[name] = self._place
         return ir.Ref(name)
 
     def _fresh(self, kind: str) -> str:
@@ -174,7 +176,7 @@ class Emitter:
             if found is None:
                 node = number_node(numbers)
                 kind = "integer" if numbers.multiple == 1 else "number"
-                found = node if node == ir.NOTHING else self._rule(kind, node, shared=True)
+                found = node if node == ir.NOTHING else self.rule(kind, node, shared=True)
                 self._by_shape[numbers] = found
             options.append(found)
         options.extend(ir.text(point) for point in points)
@@ -197,7 +199,7 @@ class Emitter:
             known = tuple(group)
             if known not in self._by_shape:
                 node = united_node(group)
-                found = node if node == ir.NOTHING else self._rule("string", node, shared=True)
+                found = node if node == ir.NOTHING else self.rule("string", node, shared=True)
                 self._by_shape[known] = found
             nodes.append(self._by_shape[known])
         return nodes
@@ -209,7 +211,7 @@ class Emitter:
             if node == ir.NOTHING or (strings.finite is not None and len(strings.finite) <= INLINE):
                 found = node
             else:
-                found = self._rule("string", node, shared=strings.finite is None)
+                found = self.rule("string", node, shared=strings.finite is None)
             self._by_shape[strings] = found
         return found
 

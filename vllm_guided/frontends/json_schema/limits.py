@@ -47,6 +47,9 @@ MAX_STEPS = 300_000
 MAX_RULES = 60_000
 """Rules of one grammar."""
 
+PROPERTIES_IN_BLOCK = 32
+"""Properties in the schema's order that one automaton holds, of more than twice as many."""
+
 MAX_VARIANTS = 4_000
 """Combinations of wanted members that the members of one object can be, beyond one for each."""
 

@@ -50,7 +50,7 @@ def in_order(
     if most is not None and not found.free and most >= len(kept) + len(loose):
         most = None
     if most is None and least <= 1 and not shape.some:
-        return _plain_graph(emitter, _within_budget(runs), tail)
+        return _in_blocks(emitter, _within_budget(runs), tail)
     return _Counted(emitter, kept, tail, least, most, found.wanted).node()
 
 
@@ -91,8 +91,28 @@ def _within_budget(runs: list[list[Slot]]) -> list[list[Slot]]:
     return [[slot for run in runs for slot in run]]
 
 
-def _plain_graph(emitter: Emitter, runs: list[list[Slot]], tail: Tail) -> ir.Node:
-    """A node is how far each run is, and whether a member was written."""
+def _in_blocks(emitter: Emitter, runs: list[list[Slot]], tail: Tail) -> ir.Node:
+    """Members of ``runs`` and then of the tail; a long run in blocks that are rules of their own.
+
+    After each property any later one may come, so that one automaton of all grows with the square of their
+    number. A block knows its own properties and, as one call, those behind it.
+    """
+    rest, needed = tail.node(1, None, 0), bool(tail.loose)
+    if len(runs) != 1 or len(runs[0]) <= 2 * limits.PROPERTIES_IN_BLOCK:
+        return _plain_graph(emitter, runs, rest, needed)
+    size = limits.PROPERTIES_IN_BLOCK
+    blocks = [runs[0][first : first + size] for first in range(0, len(runs[0]), size)]
+    for block in reversed(blocks[1:]):
+        rest = emitter.rule("members", _plain_graph(emitter, [block], rest, needed), shared=False)
+        needed = needed or any(slot.required for slot in block)
+    return _plain_graph(emitter, blocks[:1], rest, needed)
+
+
+def _plain_graph(emitter: Emitter, runs: list[list[Slot]], rest: ir.Node, needed: bool) -> ir.Node:
+    """Members of ``runs``, shuffled, at least one, and then of ``rest``, which may be left out if not ``needed``.
+
+    A node is how far each run is, and whether a member was written.
+    """
     comma = emitter.layout.comma
     start, end = (0,) * len(runs), tuple(len(run) for run in runs)
     nodes: dict[tuple[tuple[int, ...], bool], int] = {(start, False): 0}
@@ -118,8 +138,7 @@ def _plain_graph(emitter: Emitter, runs: list[list[Slot]], tail: Tail) -> ir.Nod
             edges.append((source, label, number(after, True)))
             if not slot.required:
                 edges.append((source, ir.EMPTY, number(after, written)))
-    accepting = {nodes[(end, True)]} if (end, True) in nodes and not tail.loose else set()
-    rest = tail.node(1, None, 0)
+    accepting = {nodes[(end, True)]} if (end, True) in nodes and not needed else set()
     if rest != ir.NOTHING:
         final = len(nodes)
         accepting.add(final)

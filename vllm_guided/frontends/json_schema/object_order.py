@@ -109,9 +109,10 @@ def _in_blocks(emitter: Emitter, runs: list[list[Slot]], tail: Tail) -> ir.Node:
 
 
 def _plain_graph(emitter: Emitter, runs: list[list[Slot]], rest: ir.Node, needed: bool) -> ir.Node:
-    """Members of ``runs``, shuffled, at least one, and then of ``rest``, which may be left out if not ``needed``.
+    """Members of ``runs``, shuffled, and then of ``rest``; at least one in all.
 
-    A node is how far each run is, and whether a member was written.
+    ``rest`` may be left out if it is not ``needed``. A node is how far each run is, and whether a member was
+    written.
     """
     comma = emitter.layout.comma
     start, end = (0,) * len(runs), tuple(len(run) for run in runs)

@@ -61,6 +61,7 @@ class Emitter:
         self.algebra = algebra
         self.layout = layout
         self.any_order = any_order
+        self.shuffled = 0  # states that went into properties whose schemas say nothing of their order
         self.rules: dict[str, ir.Rule] = dict(layout.rules)
         self.pointers: dict[str, str] = {}
         self._by_term: dict[Term, ir.Node] = {}

@@ -47,6 +47,9 @@ MAX_STEPS = 300_000
 MAX_RULES = 60_000
 """Rules of one grammar."""
 
+MAX_SHUFFLES = 5_000
+"""States that go into such shuffles in one grammar; what comes later stands in a row."""
+
 PROPERTIES_IN_BLOCK = 32
 """Properties in the schema's order that one automaton holds, of more than twice as many."""
 

@@ -50,7 +50,7 @@ def in_order(
     if most is not None and not found.free and most >= len(kept) + len(loose):
         most = None
     if most is None and least <= 1 and not shape.some:
-        return _in_blocks(emitter, _within_budget(runs), tail)
+        return _in_blocks(emitter, _within_budget(emitter, runs), tail)
     return _Counted(emitter, kept, tail, least, most, found.wanted).node()
 
 
@@ -83,10 +83,12 @@ class Tail:
         return ir.sequence(member, ir.Repeat(more, least - 1, None if most is None else most - 1))
 
 
-def _within_budget(runs: list[list[Slot]]) -> list[list[Slot]]:
+def _within_budget(emitter: Emitter, runs: list[list[Slot]]) -> list[list[Slot]]:
     """Runs that can be shuffled with few states; all in a row where they cannot."""
     runs = [run for run in runs if run]
-    if prod(len(run) + 1 for run in runs) <= limits.MAX_SHUFFLE_STATES:
+    states = prod(len(run) + 1 for run in runs) if len(runs) > 1 else 0
+    if states <= limits.MAX_SHUFFLE_STATES and emitter.shuffled + states <= limits.MAX_SHUFFLES:
+        emitter.shuffled += states
         return runs
     return [[slot for run in runs for slot in run]]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import cache
@@ -23,17 +24,26 @@ Judge = Callable[[str], str | None]
 DEFAULT_DRAFT = jsonschema.Draft202012Validator
 
 
-def parse_json(text: str, once: frozenset[str] | None = None) -> Any:
+class Members(dict[str, Any]):
+    """An object as read: its last members, and which names stood more than once."""
+
+    repeated: frozenset[str] = frozenset()
+
+
+def parse_json(text: str, *, repeats: bool = False) -> Any:
     """The value of a JSON text by RFC 8259; ValueError if it is not one.
 
-    A name stands at most once in an object: any name, or those in ``once``.
+    A name stands at most once in an object; with ``repeats`` that is left to ``properties`` to judge.
     """
 
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs if once is None or name in once]
-        if len(set(names)) != len(names):
-            raise ValueError(f"a name is there twice: {sorted(names)}")
-        return dict(pairs)
+        value = Members(pairs)
+        if len(value) != len(pairs):
+            counts = Counter(name for name, _ in pairs)
+            value.repeated = frozenset(name for name, count in counts.items() if count > 1)
+            if not repeats:
+                raise ValueError(f"a name is there twice: {sorted(value.repeated)}")
+        return value
 
     def constant(name: str) -> Any:
         raise ValueError(f"{name} is not JSON")
@@ -75,15 +85,30 @@ def _multiple_of(
         yield jsonschema.ValidationError(f"{instance!r} is not a multiple of {divisor!r}")
 
 
+def _properties(
+    validator: Any, properties: dict[str, Any], instance: Any, schema: Any
+) -> Iterator[jsonschema.ValidationError]:
+    """As jsonschema has it, and a declared name stands once."""
+    if validator.is_type(instance, "object"):
+        for name, subschema in properties.items():
+            if name in getattr(instance, "repeated", ()):
+                yield jsonschema.ValidationError(f"the declared name {name!r} is there twice")
+            if name in instance:
+                yield from validator.descend(instance[name], subschema, path=name, schema_path=name)
+
+
 @cache
 def validator_class(draft: Any) -> Any:
     """A jsonschema draft whose patterns are ECMAScript's, as the standard asks, and that divides exactly."""
-    changed = {"pattern": _pattern, "patternProperties": _pattern_properties, "multipleOf": _multiple_of}
+    changed = {
+        "pattern": _pattern, "patternProperties": _pattern_properties, "properties": _properties,
+        "multipleOf": _multiple_of,
+    }  # fmt: skip
     return validators.extend(draft, changed)
 
 
 def declared_names(schema: Any) -> frozenset[str]:
-    """The names under every ``properties`` of a schema."""
+    """The names that any ``properties`` or ``required`` in a schema has."""
     found: set[str] = set()
     todo = [schema]
     while todo:
@@ -91,6 +116,9 @@ def declared_names(schema: Any) -> frozenset[str]:
         if isinstance(node, dict):
             properties = node.get("properties")
             found.update(properties if isinstance(properties, dict) else ())
+            required = node.get("required")
+            if isinstance(required, list):
+                found.update(name for name in required if isinstance(name, str))
             todo.extend(node.values())
         elif isinstance(node, list):
             todo.extend(node)
@@ -100,16 +128,15 @@ def declared_names(schema: Any) -> frozenset[str]:
 def json_schema(schema: Any, formats: bool = True, *, repeats: bool = False) -> Judge:
     """JSON that is valid by jsonschema, in the draft ``$schema`` names.
 
-    With ``repeats``, only names that the schema declares may not stand twice in an object.
+    With ``repeats``, only names that the schema declares there may not stand twice in an object.
     """
-    once = declared_names(schema) if repeats else None
     draft = validators.validator_for(schema, default=DEFAULT_DRAFT)
     checker = jsonschema.FormatChecker() if formats else None
     validator = validator_class(draft)(schema, format_checker=checker)
 
     def judge(text: str) -> str | None:
         try:
-            value = parse_json(text, once)
+            value = parse_json(text, repeats=repeats)
         except ValueError as error:
             return f"not JSON: {error}"
         wrong = next(validator.iter_errors(value), None)

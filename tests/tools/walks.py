@@ -40,12 +40,12 @@ def work(case: corpora.Case, walks: int, seed: int) -> list[tuple[str, str]]:
     except vg.GrammarError as error:
         return [("refused", str(error))]
     judge = judges.json_schema(case.constraint, formats=False, repeats=True)
+    names = sorted(judges.declared_names(case.constraint))
     outcomes = []
     for number in range(walks):
+        choices = random.Random(f"{seed} {case.id} {number}")
         try:
-            output = test_walks.walk(
-                grammar, _compiler.vocabulary, random.Random(f"{seed} {case.id} {number}")
-            )
+            output = test_walks.walk(grammar, _compiler.vocabulary, choices, names)
         except (AssertionError, vg.GrammarError) as error:
             outcomes.append(("dead end", f"{case.id}: {error}"))
             continue

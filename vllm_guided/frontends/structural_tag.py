@@ -24,7 +24,7 @@ def structural_tag_grammar(
     *,
     any_whitespace: bool = True,
     additional_properties: bool | None = None,
-    property_order: str = "any",
+    property_order: str = "schema",
 ) -> ir.Grammar:
     """The grammar of a structural tag.
 

@@ -38,7 +38,7 @@ class Formats:
         self,
         any_whitespace: bool = True,
         additional_properties: bool | None = None,
-        property_order: str = "any",
+        property_order: str = "schema",
     ) -> None:
         self.any_whitespace = any_whitespace
         self.additional_properties = additional_properties

@@ -15,7 +15,7 @@ import jsonschema
 import prefixes
 import pytest
 import random_schemas
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint, UnsupportedConstraint
@@ -87,6 +87,8 @@ SAMPLES = st.one_of(
 )
 
 
+@example(None, None, None, (), 0, False, [2.2250738585072014e-308, 1e-322, -1e-323])
+@example(0, None, None, (), 0, True, [2.2250738585072014e-308, 1e-322, 0, -1e-323])
 @settings(max_examples=150, deadline=None)
 @given(
     BOUNDS,

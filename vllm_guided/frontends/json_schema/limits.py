@@ -24,6 +24,10 @@ MAX_EXPONENT = 307
 """Largest decimal exponent behind one digit: below the largest double (1.8e308) with any digits, so that
 no reader takes a number for infinity."""
 
+MIN_EXPONENT = -323
+"""Smallest exponent beside a bound: every reader takes a number with it for more than zero. Of all doubles,
+this leaves out the very smallest, 5e-324."""
+
 FLOAT_DIGITS = 16
 """Fraction digits in the mantissa of an integer in scientific form: what a float's shortest form has."""
 

@@ -65,7 +65,7 @@ def scientific_node(low: Bound, high: Bound | None, whole: bool) -> ir.Node:
     high_digits = high_parts[0]
 
     def interval(state: _Mantissa) -> tuple[int, int]:
-        least = -limits.MAX_EXPONENT
+        least = limits.MIN_EXPONENT
         if low_parts:
             below = LESS if state.low == EQUAL and state.digits < len(low_digits) else state.low
             fits = below == GREATER or (below == EQUAL and low.closed)

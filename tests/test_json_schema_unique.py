@@ -59,6 +59,11 @@ TABLE = [
     ({"type": "array", "uniqueItems": True, "prefixItems": [{"enum": ["a", "b"]}, {"enum": ["a"]}], "items": False, "minItems": 2}, ['["b", "a"]'], ['["a", "a"]', '["a"]', '["b"]']),
     ({"type": "array", "uniqueItems": True, "prefixItems": [{"enum": ["a", "b"]}, {"enum": ["a", "b"]}], "items": {"enum": ["b", "c"]}}, ['["b", "a"]', '["b", "a", "c"]', '["a"]'], ['["a", "a"]', '["a", "b", "b"]']),
     ({"type": "array", "uniqueItems": True, "prefixItems": [{"type": "number"}], "items": {"type": "boolean"}}, ["[1, true, false]"], ["[1, true, true]"]),
+    # negated: a value stands twice, where there are few; beyond, such arrays are left out
+    ({"type": "array", "items": {"enum": [1, "a", None]}, "not": {"uniqueItems": True}}, ["[1, 1]", '["a", 1, null, 1.0]'], ["[]", "[1]", '[1, "a", null]', "[2, 2]"]),
+    ({"type": "array", "items": {"enum": [1, "a"]}, "not": {"not": {"uniqueItems": True}}}, ["[1]", '["a", 1]'], ["[1, 1]"]),
+    ({"not": unique({"type": "string"})}, ["[1]", "[1, 1]", '"x"', '["a", 1]'], ['["a"]', "[]", '["a", "b"]']),
+    ({"oneOf": [{"type": "string"}, unique({"type": "string"}), {"type": "array", "items": {"type": "integer"}, "minItems": 1}]}, ['"a"', '["a"]', "[]", "[1, 1]"], ['["a", "a"]', '["a", 1]']),
     # trivial ones
     (unique({"type": "string"}, maxItems=1), ["[]", r'["\u0061"]'], ['["a", "b"]']),
 ]  # fmt: skip
@@ -82,7 +87,7 @@ ERRORS = [
     (unique({"type": "array", "maxItems": 2, "items": {"type": "null"}}, minItems=4), InvalidConstraint, "unsatisfiable"),
     (unique({"type": "object", "minProperties": 2}, minItems=2), UnsupportedConstraint, "uniqueItems"),
     ({"type": "array", "uniqueItems": True, "prefixItems": [{"type": "string"}, {"const": "a"}], "minItems": 2}, UnsupportedConstraint, "disjoint"),
-    ({"not": unique({"type": "string"})}, UnsupportedConstraint, "uniqueItems"),
+    ({"type": "array", "not": {"uniqueItems": True}}, UnsupportedConstraint, "negated"),
 ]  # fmt: skip
 
 

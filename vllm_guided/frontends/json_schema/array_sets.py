@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vllm_guided.errors import UnsupportedConstraint
 from vllm_guided.frontends.json_schema.shapes import EVERYTHING, NOTHING, Arrays, Contains
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ def tidy(algebra: Algebra, shape: Arrays) -> Arrays | None:
         if shape.rest == NOTHING:
             maximum = len(prefix) if maximum is None else min(maximum, len(prefix))
     if maximum is not None:
-        if maximum < shape.minimum:
+        if maximum < shape.minimum or (shape.repeated and maximum < 2):
             return None
         prefix = prefix[:maximum]
     rest = NOTHING if maximum is not None and maximum <= len(prefix) else shape.rest
@@ -41,6 +40,9 @@ def intersect(algebra: Algebra, left: Arrays, right: Arrays) -> Arrays | None:
     """The arrays in both; ``None`` if that is plainly nothing."""
     if left == right:
         return left
+    unique, repeated = left.unique or right.unique, left.repeated or right.repeated
+    if unique and repeated:
+        return None
     both = algebra.terms.both
     length = max(len(left.prefix), len(right.prefix))
     mine = left.prefix + (left.rest,) * (length - len(left.prefix))
@@ -59,23 +61,22 @@ def intersect(algebra: Algebra, left: Arrays, right: Arrays) -> Arrays | None:
             max(left.minimum, right.minimum),
             maximum,
             tuple(dict.fromkeys(left.contains + right.contains)),
-            left.unique or right.unique,
+            unique,
             evaluated,
             tuple(dict.fromkeys(left.matched + right.matched)),
+            repeated,
         ),
     )
 
 
 def complement(algebra: Algebra, shape: Arrays) -> list[Arrays]:
-    """Shapes that together hold every array outside.
-
-    Raises:
-        UnsupportedConstraint: "not all items differ" is asked for.
-    """
-    if shape.unique and shape.maximum != 1 and shape.maximum != 0:
-        raise UnsupportedConstraint("uniqueItems cannot be negated: keep it out of not, oneOf and if")
+    """Shapes that together hold every array outside."""
     negation = algebra.terms.negation
     found: list[Arrays] = []
+    if shape.unique and (shape.maximum is None or shape.maximum > 1):
+        found.append(Arrays(repeated=True, minimum=2))
+    if shape.repeated:
+        found.append(Arrays(unique=True))
     for index, term in enumerate(shape.prefix):
         if term != EVERYTHING:
             found.append(Arrays(prefix=(EVERYTHING,) * index + (negation(term),), minimum=index + 1))

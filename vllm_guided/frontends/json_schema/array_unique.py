@@ -20,6 +20,7 @@ from vllm_guided.frontends.json_schema.single_values import listed
 from vllm_guided.grammar import ir
 
 if TYPE_CHECKING:
+    from vllm_guided.frontends.json_schema.algebra import Algebra
     from vllm_guided.frontends.json_schema.emitter import Emitter
 
 _MAX_CONTAINS = 3
@@ -46,6 +47,29 @@ def unique_items(emitter: Emitter, shape: Arrays, length: int, least: int, most:
     if values is not None:
         return _from_list(emitter, values, contains, least, most)
     return _from_texts(emitter, shape, length, contains, least, most)
+
+
+def with_repeats(algebra: Algebra, shapes: tuple[Arrays, ...]) -> list[Arrays]:
+    """The shapes, those with two equal items as shapes that contain one value twice.
+
+    They come from where uniqueItems is negated. Beyond a few values that is no language of an automaton: such shapes are left out beside others.
+
+    Raises:
+        UnsupportedConstraint: there are no others.
+    """
+    found: list[Arrays] = []
+    for shape in shapes:
+        if not shape.repeated:
+            found.append(shape)
+            continue
+        term = algebra.terms.either((*shape.prefix, shape.rest))
+        for spelt in listed(algebra, term, limits.MAX_REPEATED_ITEMS) or ():
+            value = algebra.terms.either(map(algebra.terms.norm, spelt))
+            twice = (*shape.contains, Contains(value, 2))
+            found.append(shape._replace(repeated=False, contains=twice))
+    if shapes and not found:
+        raise UnsupportedConstraint("uniqueItems cannot be negated but over a few values; keep it out of not")
+    return found
 
 
 def _variants(

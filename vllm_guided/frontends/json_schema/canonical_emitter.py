@@ -78,7 +78,7 @@ class CanonicalEmitter(Emitter):
         options: list[ir.Node] = [ir.text(word) for bit, word in words if norm.words & bit]
         options.extend(self._scalar("number", numbers, canonical.number_node) for numbers in norm.numbers)
         options.extend(self._scalar("string", strings, canonical.string_node) for strings in norm.strings)
-        options.extend(self._shape("array", shape) for shape in norm.arrays)
+        options.extend(self._arrays(norm.arrays))
         options.extend(self._shape("object", shape) for shape in norm.objects)
         kept = [option for option in options if option != ir.NOTHING]
         node = ir.choice(*kept)

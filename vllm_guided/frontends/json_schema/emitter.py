@@ -16,6 +16,7 @@ from vllm_guided.frontends.json_schema import limits
 from vllm_guided.frontends.json_schema import numbers as number_sets
 from vllm_guided.frontends.json_schema.algebra import Algebra
 from vllm_guided.frontends.json_schema.array_text import array_node
+from vllm_guided.frontends.json_schema.array_unique import with_repeats
 from vllm_guided.frontends.json_schema.decimals import decimal
 from vllm_guided.frontends.json_schema.generic import add_generic
 from vllm_guided.frontends.json_schema.layout import Layout
@@ -111,7 +112,7 @@ class Emitter:
         if norm.arrays == ANY_ARRAYS:
             options.append(self.generic("array"))
         else:
-            options.extend(self._shape("array", shape) for shape in norm.arrays)
+            options.extend(self._arrays(norm.arrays))
         if norm.objects == ANY_OBJECTS:
             options.append(self.generic("object"))
         else:
@@ -217,6 +218,9 @@ class Emitter:
         return found
 
     # Containers
+
+    def _arrays(self, shapes: tuple[Arrays, ...]) -> list[ir.Node]:
+        return [self._shape("array", shape) for shape in with_repeats(self.algebra, shapes)]
 
     def _shape(self, kind: str, shape: Arrays | Objects) -> ir.Node:
         found = self._by_shape.get(shape)

@@ -100,6 +100,9 @@ SPELLED_EDGES = 400
 MAX_LISTED_ITEMS = 256
 """Distinct items out of so many values are told apart one by one, in every spelling; more as texts."""
 
+MAX_REPEATED_ITEMS = 16
+"""Out of so many values one may be asked for that stands twice (uniqueItems negated)."""
+
 MAX_FEW_ITEMS = 4_000
 """Arrays of distinct items end before they run out of them; where there are more, nobody gets there."""
 

@@ -36,6 +36,8 @@ class Contains(NamedTuple):
 class Arrays(NamedTuple):
     """Arrays whose items are of ``prefix`` and then of ``rest``.
 
+    All differ if ``unique``; two are equal if ``repeated``.
+
     ``evaluated`` is what ``unevaluatedItems`` asks about (only kept where it is asked): the items below
     this index were looked at, ``None`` means all; ``matched`` are the contains terms that count too.
     """
@@ -48,6 +50,7 @@ class Arrays(NamedTuple):
     unique: bool = False
     evaluated: int | None = 0
     matched: tuple[Term, ...] = ()
+    repeated: bool = False
 
 
 class Member(NamedTuple):

@@ -52,7 +52,8 @@ def unique_items(emitter: Emitter, shape: Arrays, length: int, least: int, most:
 def with_repeats(algebra: Algebra, shapes: tuple[Arrays, ...]) -> list[Arrays]:
     """The shapes, those with two equal items as shapes that contain one value twice.
 
-    They come from where uniqueItems is negated. Beyond a few values that is no language of an automaton: such shapes are left out beside others.
+    They come from where uniqueItems is negated. Beyond a few values that is no language of an automaton: such
+    shapes are left out beside others.
 
     Raises:
         UnsupportedConstraint: there are no others.

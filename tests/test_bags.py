@@ -37,17 +37,6 @@ def bag(
     return ir.Bag(entries, COMMA, frozenset(required), minimum, maximum)
 
 
-def engine_knows_bags() -> bool:
-    words = Words([*(bytes([byte]) for byte in range(256)), None], [256])
-    try:
-        vg.GrammarCompiler(words.build()).compile_grammar_ir(grammar(bag(entry(b"a"))))
-    except TypeError:
-        return False
-    return True
-
-
-needs_engine = pytest.mark.skipif(not engine_knows_bags(), reason="the engine has no bags yet")
-
 ONE_TWO = ("1", "12", "2")
 STRING = ir.sequence(
     ir.text('"'),
@@ -313,7 +302,6 @@ KNOWN = {
 }
 
 
-@needs_engine
 @pytest.mark.parametrize(
     "name",
     [
@@ -503,7 +491,6 @@ def long_first(mask: set[int], words: Words, choices: random.Random) -> int:
     return next_token(mask, words, choices)
 
 
-@needs_engine
 @settings(max_examples=25)
 @given(situations())
 def test_mask_is_the_naive_mask(situation: tuple[ir.Grammar, Words, random.Random]) -> None:
@@ -518,7 +505,6 @@ def test_mask_is_the_naive_mask(situation: tuple[ir.Grammar, Words, random.Rando
         assert walk.accept(token)
 
 
-@needs_engine
 @settings(max_examples=25)
 @given(situations())
 def test_any_tokens(situation: tuple[ir.Grammar, Words, random.Random]) -> None:
@@ -540,7 +526,6 @@ def test_any_tokens(situation: tuple[ir.Grammar, Words, random.Random]) -> None:
             break
 
 
-@needs_engine
 @settings(max_examples=25)
 @given(situations())
 def test_rollback(situation: tuple[ir.Grammar, Words, random.Random]) -> None:
@@ -565,7 +550,6 @@ def test_rollback(situation: tuple[ir.Grammar, Words, random.Random]) -> None:
     assert mask_of(fresh, words) == masks[-1]
 
 
-@needs_engine
 @settings(max_examples=25)
 @given(situations())
 def test_no_dead_end(situation: tuple[ir.Grammar, Words, random.Random]) -> None:
@@ -579,7 +563,6 @@ def test_no_dead_end(situation: tuple[ir.Grammar, Words, random.Random]) -> None
         assert matcher.accept_tokens([long_first(mask, words, choices)])
 
 
-@needs_engine
 @given(situations())
 def test_texts_are_taken_in_any_pieces(situation: tuple[ir.Grammar, Words, random.Random]) -> None:
     """Texts of the language, cut into the vocabulary's tokens at random."""

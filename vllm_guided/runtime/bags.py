@@ -146,9 +146,9 @@ def plain_situation(arena, state):
     )  # fmt: skip
 
 
-@jit(_int(arena_type, _int, _int, _int))
-def _flags_after(arena, bag, flags, member):
-    """``arena.scratch_words`` becomes the flags after one more member; how many words they are."""
+@jit(types.void(arena_type, _int, _int))
+def _flags_after(arena, flags, member):
+    """``arena.scratch_words`` becomes the flags after one more member."""
     low = np.int64(arena.flagset_offsets[flags])
     count = np.int64(arena.flagset_offsets[flags + 1]) - low
     arena.scratch_words = with_room(arena.scratch_words, count)
@@ -160,7 +160,6 @@ def _flags_after(arena, bag, flags, member):
     if own >= 0:
         bit = own + WANTED_BITS
         words[bit >> 6] |= np.int64(np.uint64(1) << np.uint64(bit & 63))
-    return count
 
 
 @jit(_bool(_words, _int))
@@ -237,7 +236,7 @@ def _may_take(arena, here, member):
         word = np.uint64(arena.flagset_words[np.int64(arena.flagset_offsets[flags]) + (bit >> 6)])
         if (word >> np.uint64(bit & 63)) & np.uint64(1) != np.uint64(0):
             return False
-    _flags_after(arena, bag, flags, member)
+    _flags_after(arena, flags, member)
     if most < 0 and arena.bag_wanted[bag] == 0:
         return True
     needed = members_needed(arena, bag, arena.scratch_words)
@@ -292,11 +291,11 @@ def _may_end(arena, here):
     return True
 
 
-@jit(_int(arena_type, _int, _int, _int))
-def _after(arena, here, member, used):
-    """The situation after ``member``; its flags are taken from ``_flags_after``."""
+@jit(_int(arena_type, _int, _int))
+def _after(arena, here, used):
+    """The situation after one more member whose flags ``_flags_after`` has just left in ``scratch_words``."""
     bag = np.int64(arena.situation_bag[here])
-    count = _flags_after(arena, bag, np.int64(arena.situation_flags[here]), member)
+    count = np.int64(arena.bag_word_offsets[bag + 1]) - np.int64(arena.bag_word_offsets[bag])
     flags = flagset(arena, arena.scratch_words, count)
     members = min(np.int64(arena.situation_members[here]) + 1, np.int64(arena.bag_clamp[bag]))
     return situation(arena, bag, np.int64(AFTER), members, flags, used, np.int64(0))
@@ -338,7 +337,7 @@ def expand_bag(arena, state, stack):
                 )  # fmt: skip
                 add(arena, start, push(arena, inside, stack))
                 continue
-            after = _after(arena, here, np.int64(member), used)
+            after = _after(arena, here, used)
             # After the last one the bag has nothing left to do: come back to its caller.
             last = is_last and _may_end(arena, after - BAG)
             add(arena, start, stack if last else push(arena, after, stack))
@@ -349,7 +348,8 @@ def expand_bag(arena, state, stack):
         if is_used(arena, used, text):
             return np.int64(0)
         used = used_and(arena, used, text)
-    after = _after(arena, here, inner, used)
+    _flags_after(arena, np.int64(arena.situation_flags[here]), inner)
+    after = _after(arena, here, used)
     last = _is_last(arena, here) and _may_end(arena, after - BAG)
     rest = np.int64(arena.member_rest[inner])
     if rest >= 0:

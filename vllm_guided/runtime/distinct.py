@@ -235,11 +235,12 @@ def _drop_exhausted(arena):
 def finish(arena, flags):
     """Close and intern the collected pairs; ``flags`` are added to those the closure finds."""
     flags |= closure(arena)
-    mode = np.int64(0)
-    for k in range(arena.work_count):
-        mode |= np.int64(arena.stack_mode[arena.work_stack[k]])
-    if mode & RECORDING:
-        _drop_exhausted(arena)
+    if arena.distinct_count > 0:
+        mode = np.int64(0)
+        for k in range(arena.work_count):
+            mode |= np.int64(arena.stack_mode[arena.work_stack[k]])
+        if mode & RECORDING:
+            _drop_exhausted(arena)
     return intern(arena, flags)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vllm_guided.automaton.nfa import BagRule
+from vllm_guided.automaton.bag_rules import BagRule
 
 #: Bits of the first word of a bag's flags that are its wanted flags; own flags come behind.
 WANTED_BITS = 8

@@ -11,9 +11,11 @@ import xxhash
 from vllm_guided.automaton.analysis import adjacency, left_calls, nullable_and_productive
 from vllm_guided.automaton.automaton import TAIL, Automaton
 from vllm_guided.automaton.bags import bag_arrays, bag_content, called_by_bag
+from vllm_guided.automaton.components import strong_components
 from vllm_guided.automaton.determinise import determinise
+from vllm_guided.automaton.labels import CALL, RULE_MASK, TOKEN
 from vllm_guided.automaton.left_recursion import recursive_groups, remove_left_recursion
-from vllm_guided.automaton.nfa import CALL, RULE_MASK, TOKEN, Nfa, build_nfa, strong_components
+from vllm_guided.automaton.nfa import Nfa, build_nfa
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
 from vllm_guided.grammar import ir
 

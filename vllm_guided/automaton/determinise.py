@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
+from vllm_guided.automaton.labels import CALL
 from vllm_guided.automaton.minimise import equivalence_classes
-from vllm_guided.automaton.nfa import CALL
 from vllm_guided.automaton.subsets import doubled, sort, subsets, without_epsilon
 from vllm_guided.numba_setup import jit
 

@@ -16,18 +16,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from vllm_guided.automaton.nfa import (
-    CALL,
-    EPSILON,
-    RULE_MASK,
-    STRICT,
-    TOKEN,
-    BagRule,
-    Counter,
-    Nfa,
-    strong_components,
-    write_bag_states,
-)
+from vllm_guided.automaton.bag_rules import BagRule, write_bag_states
+from vllm_guided.automaton.components import strong_components
+from vllm_guided.automaton.labels import CALL, EPSILON, RULE_MASK, STRICT, TOKEN
+from vllm_guided.automaton.nfa import Counter, Nfa
 from vllm_guided.errors import UnsupportedConstraint
 
 Adjacency = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]
@@ -118,7 +110,8 @@ class _Rewriter:
         ]
         moved = replace(bag, rule=number, separator=self._rule(bag.separator), members=members)
         self.new.bags.append(moved)
-        write_bag_states(self.new, moved, self._state)
+        new = self.new
+        write_bag_states(moved, new.rule_start[number], new.rule_accept[number], new.edges, self._state)
 
     def _state(self) -> int:
         self.new.states += 1

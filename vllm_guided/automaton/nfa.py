@@ -1,8 +1,7 @@
 """Grammar IR to one nondeterministic automaton per rule (Thompson's construction).
 
-All rules share one numbering of states and one list of edges ``(source, label, target)``. A label is
-an int32: ``EPSILON``, a byte range ``low | high << 8``, a call ``CALL | rule`` or a special token
-``TOKEN | symbol``. Rules that do not recurse, are not marked as shared and stay small are written in
+All rules share one numbering of states and one list of edges ``(source, label, target)`` (``labels.py``).
+Rules that do not recurse, are not marked as shared and stay small are written in
 place of their call. A repetition whose copies would be many becomes a *counter*: a rule without
 states of its own that calls its body between ``minimum`` and ``maximum`` times. A bag is such a rule too:
 what it calls depends on the members it has had. Its states here only serve the analysis of the rules.
@@ -13,28 +12,17 @@ Everything works on a list of pending pieces instead of recursion, so deep input
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
 
+from vllm_guided.automaton.bag_rules import BagRule, Member, write_bag_states
+from vllm_guided.automaton.inlining import UNROLL_LIMIT, inlinable, size_of
+from vllm_guided.automaton.labels import CALL, EPSILON, TOKEN
 from vllm_guided.automaton.utf8 import utf8_fragment
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
 from vllm_guided.grammar import ir
 
-EPSILON = -1
-CALL = 1 << 24
-TOKEN = 1 << 28
-#: In a call's label: only non-empty strings of the rule are meant (see left_recursion.py).
-STRICT = 1 << 23
-RULE_MASK = STRICT - 1
-
-#: A repetition is written out while copies x size stays below this; beyond, it becomes a counter.
-UNROLL_LIMIT = 400
-#: A rule used more than once is inlined while its size stays below this.
-INLINE_LIMIT = 24
-#: A rule used once is inlined while its size stays below this.
-INLINE_ONCE_LIMIT = 2_000
 #: No constraint may have more edges than this before it is made deterministic.
 EDGE_LIMIT = 2_000_000
 #: Outputs never get this long, so a larger maximum is no limit and a larger minimum is unreachable.
@@ -47,42 +35,6 @@ class Counter:
 
     rule: int
     body: int
-    minimum: int
-    maximum: int | None
-
-
-class Member(NamedTuple):
-    """An entry of a bag (``ir.Entry``) with rules for its nodes.
-
-    ``rest`` is -1 where nothing follows or where ``rule`` holds it already; ``own`` is a number below the
-    bag's ``groups`` or -1; ``wanted`` has a bit for each wanted flag that is set; ``last`` -1: no limit.
-    """
-
-    rule: int
-    rest: int
-    own: int
-    wanted: int
-    distinct: bool
-    first: int
-    last: int
-
-
-@dataclass(slots=True)
-class BagRule:
-    """``rule`` stands for an ``ir.Bag``.
-
-    Attributes:
-        members: sorted by ``own``, those without one last.
-        groups: how many different own flags there are; required: those that must be set.
-        wanted: a bit for each flag that must be set and is nobody's own.
-    """
-
-    rule: int
-    separator: int
-    members: list[Member]
-    groups: int
-    required: frozenset[int]
-    wanted: int
     minimum: int
     maximum: int | None
 
@@ -129,7 +81,7 @@ class _Builder:
         # Nodes made here whose identity is a key.
         self.kept: list[ir.Node] = []
         self.symbol_number: dict[ir.SpecialToken, int] = {}
-        self.inline = _inlinable(grammar, self.sizes)
+        self.inline = inlinable(grammar, self.sizes)
 
     def build(self) -> Nfa:
         nfa = self.nfa
@@ -267,7 +219,7 @@ class _Builder:
         if (
             self.use_counters
             and copies > 1
-            and copies * _size(item, self.rules, self.sizes, self.inline) > UNROLL_LIMIT
+            and copies * size_of(item, self.rules, self.sizes, self.inline) > UNROLL_LIMIT
         ):
             edges.extend((source, CALL | self._counter(item, min(minimum, COUNT_LIMIT), maximum), target))
             return
@@ -342,7 +294,13 @@ class _Builder:
                 bag.minimum, bag.maximum,
             )
         )  # fmt: skip
-        write_bag_states(self.nfa, self.nfa.bags[-1], self._state)
+        write_bag_states(
+            self.nfa.bags[-1],
+            self.nfa.rule_start[rule],
+            self.nfa.rule_accept[rule],
+            self.nfa.edges,
+            self._state,
+        )
 
     def _part(self, node: ir.Node) -> int:
         """A rule for a part of a bag."""
@@ -372,39 +330,6 @@ class _Builder:
             edges.extend((at(vertex), EPSILON, target))
 
 
-def write_bag_states(nfa: Nfa, bag: BagRule, new_state: Callable[[], int]) -> None:
-    """States of ``bag.rule`` that are nullable, productive and call from the left as the bag does.
-
-    They are not the bag: nothing but the analysis of the rules looks at them.
-    """
-    edges = nfa.edges
-    start, accept = nfa.rule_start[bag.rule], nfa.rule_accept[bag.rule]
-    if bag.minimum == 0 and not bag.required and not bag.wanted:
-        edges.extend((start, EPSILON, accept))
-    here = new_state()
-
-    def member(source: int, member: Member, target: int) -> None:
-        if member.rest >= 0:
-            between = new_state()
-            edges.extend((source, CALL | member.rule, between, between, CALL | member.rest, target))
-        else:
-            edges.extend((source, CALL | member.rule, target))
-
-    for each in bag.members:
-        member(start, each, here)
-    edges.extend((here, CALL | bag.separator, start))
-    asked = [[each for each in bag.members if each.own == own] for own in sorted(bag.required)]
-    asked += [
-        [each for each in bag.members if each.wanted >> flag & 1] for flag in range(bag.wanted.bit_length())
-    ]
-    for able in asked:
-        there = new_state()
-        for each in able:
-            member(here, each, there)
-        here = there
-    edges.extend((here, EPSILON, accept))
-
-
 @lru_cache(maxsize=4096)
 def _byte_labels(mask: int) -> tuple[int, ...]:
     """The runs of set bits of a 256-bit mask, as labels."""
@@ -417,150 +342,3 @@ def _byte_labels(mask: int) -> tuple[int, ...]:
         labels.append(low | (low + length - 1) << 8)
         low += length
     return tuple(labels)
-
-
-def _children(node: ir.Node) -> tuple[ir.Node, ...]:
-    kind = type(node)
-    if kind is ir.Sequence:
-        return node.items  # type: ignore[union-attr]
-    if kind is ir.Choice:
-        return node.options  # type: ignore[union-attr]
-    if kind is ir.Repeat:
-        return (node.item,)  # type: ignore[union-attr]
-    if kind is ir.Graph:
-        return tuple(label for _, label, _ in node.edges)  # type: ignore[union-attr]
-    if kind is ir.Bag:
-        parts = [part for entry in node.entries for part in (entry.item, entry.rest)]  # type: ignore[union-attr]
-        return (*parts, node.separator)  # type: ignore[union-attr]
-    return ()
-
-
-def _size(
-    node: ir.Node, rules: Mapping[str, ir.Rule], sizes: dict[int, int], inline: Mapping[str, int]
-) -> int:
-    """About how many edges ``node`` writes (a call counts 1, an inlined rule its own size)."""
-    known = sizes.get(id(node))
-    if known is not None:
-        return known
-    stack = [node]
-    while stack:
-        top = stack[-1]
-        if id(top) in sizes:
-            stack.pop()
-            continue
-        kind = type(top)
-        size = 1
-        missing = False
-        if kind is ir.Literal:
-            size = len(top.data)  # type: ignore[union-attr]
-        elif kind is ir.CharSet:
-            size = 1 if top.ranges[-1][1] < 128 else 8  # type: ignore[union-attr]
-        elif kind is ir.Ref:
-            size = inline.get(top.name, 1)  # type: ignore[union-attr]
-        elif kind is ir.Bag:
-            pass  # one call
-        else:
-            for child in _children(top):
-                known = sizes.get(id(child))
-                if known is None:
-                    stack.append(child)
-                    missing = True
-                else:
-                    size += known
-            if kind is ir.Repeat and not missing:
-                copies = top.minimum if top.maximum is None else top.maximum  # type: ignore[union-attr]
-                unrolled = size * max(copies, 1)
-                size = unrolled if unrolled <= UNROLL_LIMIT or copies < 2 else 1
-        if not missing:
-            sizes[id(top)] = size
-            stack.pop()
-    return sizes[id(node)]
-
-
-def _inlinable(grammar: ir.Grammar, sizes: dict[int, int]) -> dict[str, int]:
-    """The rules to write in place of their calls, each with its size."""
-    uses: dict[str, int] = {}
-    order: list[str] = []
-    callees: dict[str, list[str]] = {}
-    found = [grammar.start]
-    seen = {grammar.start}
-    while found:
-        name = found.pop()
-        rule = grammar.rules.get(name)
-        called: list[str] = []
-        if rule is not None:
-            stack = [rule.body]
-            while stack:
-                node = stack.pop()
-                if type(node) is ir.Ref:
-                    called.append(node.name)
-                else:
-                    stack.extend(_children(node))
-        callees[name] = called
-        order.append(name)
-        for callee in called:
-            uses[callee] = uses.get(callee, 0) + 1
-            if callee not in seen:
-                seen.add(callee)
-                found.append(callee)
-    inline: dict[str, int] = {}
-    for component in strong_components(order, callees):
-        name = component[0]
-        rule = grammar.rules.get(name)
-        if (
-            rule is None
-            or rule.shared
-            or name == grammar.start
-            or len(component) > 1
-            or name in callees[name]
-        ):
-            continue
-        size = _size(rule.body, grammar.rules, sizes, inline)
-        if size <= INLINE_LIMIT or (uses[name] == 1 and size <= INLINE_ONCE_LIMIT):
-            inline[name] = size
-    return inline
-
-
-def strong_components(nodes: list[str], successors: Mapping[str, list[str]]) -> list[list[str]]:
-    """Strongly connected components, callees first (Tarjan 1972, without recursion)."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    on_stack: set[str] = set()
-    stack: list[str] = []
-    components: list[list[str]] = []
-    for root in nodes:
-        if root in index:
-            continue
-        work = [(root, iter(successors.get(root, ())))]
-        index[root] = low[root] = len(index)
-        stack.append(root)
-        on_stack.add(root)
-        while work:
-            node, rest = work[-1]
-            advanced = False
-            for successor in rest:
-                if successor not in index:
-                    index[successor] = low[successor] = len(index)
-                    stack.append(successor)
-                    on_stack.add(successor)
-                    work.append((successor, iter(successors.get(successor, ()))))
-                    advanced = True
-                    break
-                if successor in on_stack:
-                    low[node] = min(low[node], index[successor])
-            if advanced:
-                continue
-            work.pop()
-            if work:
-                parent = work[-1][0]
-                low[parent] = min(low[parent], low[node])
-            if low[node] == index[node]:
-                component = []
-                while True:
-                    member = stack.pop()
-                    on_stack.discard(member)
-                    component.append(member)
-                    if member == node:
-                        break
-                components.append(component)
-    return components

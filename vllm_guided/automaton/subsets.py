@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from vllm_guided.automaton.nfa import CALL, EPSILON, RULE_MASK, STRICT, TOKEN
+from vllm_guided.automaton.labels import CALL, EPSILON, RULE_MASK, STRICT, TOKEN
 from vllm_guided.numba_setup import jit
 
 _ints = types.int32[::1]

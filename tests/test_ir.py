@@ -5,6 +5,7 @@ from __future__ import annotations
 import naive
 import pytest
 
+from vllm_guided.frontends import embedding
 from vllm_guided.grammar import ir
 
 A, B = ir.Literal(b"a"), ir.Literal(b"b")
@@ -42,19 +43,22 @@ def test_built(built: ir.Node, expected: ir.Node) -> None:
     assert built == expected
 
 
-def test_renamed_reaches_every_ref() -> None:
-    node = ir.sequence(
-        ir.Ref("x"),
-        ir.choice(ir.Ref("y"), A),
-        ir.star(ir.Ref("x")),
-        ir.Graph(((0, ir.Ref("y"), 1), (1, B, 0)), frozenset({1}), 0),
-    )
-    assert ir.renamed(node, "p.") == ir.sequence(
-        ir.Ref("p.x"),
-        ir.choice(ir.Ref("p.y"), A),
-        ir.star(ir.Ref("p.x")),
-        ir.Graph(((0, ir.Ref("p.y"), 1), (1, B, 0)), frozenset({1}), 0),
-    )
+def test_mapped_reaches_every_part() -> None:
+    def renamed(node: ir.Node) -> ir.Node:
+        return ir.Ref("p." + node.name) if isinstance(node, ir.Ref) else ir.mapped(node, renamed)
+
+    def all_nodes(x: str, y: str) -> ir.Node:
+        return ir.sequence(
+            ir.Ref(x),
+            ir.choice(ir.Ref(y), A),
+            ir.star(ir.Ref(x)),
+            ir.Graph(((0, ir.Ref(y), 1), (1, B, 0)), frozenset({1}), 0),
+            ir.Bag((ir.Entry(ir.Ref(x), ir.Ref(y), own=1), ir.Entry(A)), ir.Ref(y), frozenset({1}), 1, 3),
+        )
+
+    assert renamed(all_nodes("x", "y")) == all_nodes("p.x", "p.y")
+    node = all_nodes("x", "y")
+    assert ir.mapped(node, lambda part: part) is node
 
 
 def test_embedded_grammars_stay_apart() -> None:
@@ -63,9 +67,9 @@ def test_embedded_grammars_stay_apart() -> None:
         {"start": ir.Rule(ir.choice(B, ir.Ref("x"))), "x": ir.Rule(ir.Literal(b"c"), shared=True)}
     )
     rules = {"x": ir.Rule(A)}
-    rules["start"] = ir.Rule(ir.sequence(ir.Ref("x"), ir.embed(rules, inner, "inner.")))
+    rules["start"] = ir.Rule(ir.sequence(ir.Ref("x"), embedding.embed(rules, inner, "inner.")))
     outer = ir.Grammar(rules)
-    assert rules["inner.x"].shared and not rules["inner.start"].shared
+    assert rules[embedding.SHARED + "x"].shared and not rules["inner.start"].shared
     for text, accepted in ((b"ab", True), (b"ac", True), (b"aa", False), (b"cb", False)):
         assert naive.accepts(outer, text) == accepted
 

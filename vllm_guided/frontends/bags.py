@@ -1,30 +1,14 @@
-"""Which bags have a text, and bags rewritten entry by entry.
+"""Which bags have a text.
 
 In: a :class:`~vllm_guided.grammar.ir.Bag`. Out: whether its flags, counts and positions can be satisfied with
-the entries that have a text (:func:`can_be_filled`); the nodes inside of it (:func:`parts`); the bag with
-each of those replaced (:func:`mapped`); a bag of what has a text at all (:func:`settled`).
+the entries that have a text (:func:`can_be_filled`); a bag of what has a text at all (:func:`settled`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 
 from vllm_guided.grammar import ir
-
-
-def parts(bag: ir.Bag) -> Iterator[ir.Node]:
-    """The nodes a bag is made of: items, what follows them, the separator."""
-    for entry in bag.entries:
-        yield entry.item
-        yield entry.rest
-    yield bag.separator
-
-
-def mapped(bag: ir.Bag, change: Callable[[ir.Node], ir.Node]) -> ir.Bag:
-    """The bag with ``change`` applied to every node inside of it."""
-    entries = tuple(replace(entry, item=change(entry.item), rest=change(entry.rest)) for entry in bag.entries)
-    return replace(bag, entries=entries, separator=change(bag.separator))
 
 
 def settled(

@@ -6,9 +6,8 @@ string, a number) that an earlier grammar brought already are not brought again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from vllm_guided.frontends import bags
 from vllm_guided.grammar import ir
 
 SHARED = "shared/"
@@ -43,9 +42,7 @@ def references(node: ir.Node) -> set[str]:
         return {node.name}
     if isinstance(node, LEAVES) or _is_free(node):
         return set()
-    if isinstance(node, ir.Bag):
-        return set().union(*map(references, bags.parts(node)))
-    found = set().union(*map(references, _parts(node)))
+    found = set().union(*map(references, ir.parts(node)))
     if not found:
         _remember_free(node)
     return found
@@ -57,33 +54,10 @@ def renamed(node: ir.Node, names: Mapping[str, str]) -> ir.Node:
         return ir.Ref(names[node.name])
     if isinstance(node, LEAVES) or _is_free(node):
         return node
-    if isinstance(node, ir.Bag):
-        return bags.mapped(node, lambda part: renamed(part, names))
-    parts = _parts(node)
-    moved = [renamed(part, names) for part in parts]
-    if all(new is old for new, old in zip(moved, parts, strict=True)):
+    moved = ir.mapped(node, lambda part: renamed(part, names))
+    if moved is node:
         _remember_free(node)
-        return node
-    if isinstance(node, ir.Sequence):
-        return ir.Sequence(tuple(moved))
-    if isinstance(node, ir.Choice):
-        return ir.Choice(tuple(moved))
-    if isinstance(node, ir.Repeat):
-        return ir.Repeat(moved[0], node.minimum, node.maximum)
-    edges = zip(node.edges, moved, strict=True)
-    return ir.Graph(
-        tuple((source, new, target) for (source, _, target), new in edges), node.accepting, node.start
-    )
-
-
-def _parts(node: ir.Sequence | ir.Choice | ir.Repeat | ir.Graph) -> Sequence[ir.Node]:
-    if isinstance(node, ir.Sequence):
-        return node.items
-    if isinstance(node, ir.Choice):
-        return node.options
-    if isinstance(node, ir.Repeat):
-        return (node.item,)
-    return [label for _, label, _ in node.edges]
+    return moved
 
 
 #: Nodes that were found to refer to nothing, by identity: a string's text or a number's is one object in all

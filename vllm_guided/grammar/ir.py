@@ -25,7 +25,7 @@ Left recursion, nullable rules, ambiguity, unproductive and unreachable rules ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 MAX_CODE_POINT = 0x10FFFF
@@ -256,32 +256,42 @@ def plus(item: Node) -> Node:
     return Repeat(item, 1, None)
 
 
-def renamed(node: Node, prefix: str) -> Node:
-    """``node`` with ``prefix`` put before the name in every Ref."""
+def parts(node: Node) -> tuple[Node, ...]:
+    """The nodes directly inside ``node``, in the order in which :func:`mapped` meets them."""
     match node:
-        case Ref(name):
-            return Ref(prefix + name)
-        case Sequence(items):
-            return Sequence(tuple(renamed(item, prefix) for item in items))
-        case Choice(options):
-            return Choice(tuple(renamed(option, prefix) for option in options))
-        case Repeat(item, minimum, maximum):
-            return Repeat(renamed(item, prefix), minimum, maximum)
+        case Sequence(items) | Choice(items):
+            return items
+        case Repeat(item):
+            return (item,)
+        case Graph(edges):
+            return tuple(label for _, label, _ in edges)
+        case Bag(entries, separator):
+            return (*(part for entry in entries for part in (entry.item, entry.rest)), separator)
+        case _:
+            return ()
+
+
+def mapped(node: Node, change: Callable[[Node], Node]) -> Node:
+    """``node`` with ``change`` applied to each of its :func:`parts`; itself if they stay the same objects."""
+    before = parts(node)
+    after = [change(part) for part in before]
+    if all(new is old for new, old in zip(after, before, strict=True)):
+        return node
+    match node:
+        case Sequence():
+            return sequence(*after)
+        case Choice():
+            return choice(*after)
+        case Repeat(_, minimum, maximum):
+            return Repeat(after[0], minimum, maximum)
         case Graph(edges, accepting, start):
-            moved = tuple((source, renamed(label, prefix), target) for source, label, target in edges)
-            return Graph(moved, accepting, start)
-        case Bag(entries, separator, required, minimum, maximum):
-            moved_entries = tuple(
-                replace(entry, item=renamed(entry.item, prefix), rest=renamed(entry.rest, prefix))
-                for entry in entries
+            labelled = zip(edges, after, strict=True)
+            return Graph(tuple((edge[0], label, edge[2]) for edge, label in labelled), accepting, start)
+        case Bag(entries):
+            changed = tuple(
+                replace(entry, item=after[2 * place], rest=after[2 * place + 1])
+                for place, entry in enumerate(entries)
             )
-            return Bag(moved_entries, renamed(separator, prefix), required, minimum, maximum)
+            return replace(node, entries=changed, separator=after[-1])
         case _:
             return node
-
-
-def embed(rules: dict[str, Rule], grammar: Grammar, prefix: str) -> Ref:
-    """Add ``grammar``'s rules to ``rules`` under names that begin with ``prefix``; its start as a Ref."""
-    for name, rule in grammar.rules.items():
-        rules[prefix + name] = Rule(renamed(rule.body, prefix), rule.shared)
-    return Ref(prefix + grammar.start)

@@ -104,16 +104,5 @@ class _Inliner:
                 raise UnsupportedConstraint(
                     f"{self.what} cannot hold special tokens; leave them to the rules around it"
                 )
-            case ir.Sequence(items):
-                return ir.sequence(*(self.inline(item, under_way) for item in items))
-            case ir.Choice(options):
-                return ir.choice(*(self.inline(option, under_way) for option in options))
-            case ir.Repeat(item, minimum, maximum):
-                return ir.Repeat(self.inline(item, under_way), minimum, maximum)
-            case ir.Graph(edges, accepting, start):
-                moved = tuple(
-                    (source, self.inline(label, under_way), target) for source, label, target in edges
-                )
-                return ir.Graph(moved, accepting, start)
             case _:
-                return node  # no part of a grammar's text makes an ir.Bag
+                return ir.mapped(node, lambda part: self.inline(part, under_way))

@@ -88,17 +88,6 @@ def references(node: ir.Node) -> Iterator[str]:
     """The names that ``node`` refers to."""
     if isinstance(node, ir.Ref):
         yield node.name
-    elif isinstance(node, ir.Sequence):
-        for item in node.items:
-            yield from references(item)
-    elif isinstance(node, ir.Choice):
-        for option in node.options:
-            yield from references(option)
-    elif isinstance(node, ir.Repeat):
-        yield from references(node.item)
-    elif isinstance(node, ir.Graph):
-        for _, label, _ in node.edges:
-            yield from references(label)
-    elif isinstance(node, ir.Bag):
-        for part in bags.parts(node):
+    else:
+        for part in ir.parts(node):
             yield from references(part)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from vllm_guided.errors import ConstraintTooComplex, UnsupportedConstraint
-from vllm_guided.frontends import bags, free_text, regular
+from vllm_guided.frontends import free_text, regular
 from vllm_guided.frontends.tags import excluded_bags
 from vllm_guided.frontends.utf8 import utf8_sequences
 from vllm_guided.grammar import ir
@@ -87,17 +87,8 @@ def _filtered(node: ir.Node, filter_: _Filter) -> ir.Node:
             if run:
                 out.append(_regular(ir.sequence(*run), filter_))
             return ir.sequence(*out)
-        case ir.Choice(options):
-            return ir.choice(*(_filtered(option, filter_) for option in options))
-        case ir.Repeat(item, minimum, maximum):
-            return ir.Repeat(_filtered(item, filter_), minimum, maximum)
-        case ir.Graph(edges, accepting, start):
-            moved = tuple((source, _filtered(label, filter_), target) for source, label, target in edges)
-            return ir.Graph(moved, accepting, start)
-        case ir.Bag() as bag:
-            return bags.mapped(bag, lambda part: _filtered(part, filter_))
         case _:
-            return node
+            return ir.mapped(node, lambda part: _filtered(part, filter_))
 
 
 def _regular(node: ir.Node, filter_: _Filter) -> ir.Node:
@@ -165,14 +156,5 @@ def _without_chars(node: ir.Node, codes: set[int]) -> ir.Node:
         case ir.Literal(data):
             text = data.decode("utf-8", "replace")
             return ir.NOTHING if any(ord(char) in codes for char in text) else node
-        case ir.Sequence(items):
-            return ir.sequence(*(_without_chars(item, codes) for item in items))
-        case ir.Choice(options):
-            return ir.choice(*(_without_chars(option, codes) for option in options))
-        case ir.Repeat(item, minimum, maximum):
-            return ir.Repeat(_without_chars(item, codes), minimum, maximum)
-        case ir.Graph(edges, accepting, start):
-            moved = tuple((source, _without_chars(label, codes), target) for source, label, target in edges)
-            return ir.Graph(moved, accepting, start)
         case _:
-            return node
+            return ir.mapped(node, lambda part: _without_chars(part, codes))

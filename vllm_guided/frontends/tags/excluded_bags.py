@@ -55,20 +55,8 @@ def settled(before: ir.Grammar, after: ir.Grammar) -> ir.Grammar:
 def _bags_in(node: ir.Node) -> Iterator[ir.Bag]:
     if isinstance(node, ir.Bag):
         yield node
-    for part in _inside(node):
+    for part in ir.parts(node):
         yield from _bags_in(part)
-
-
-def _inside(node: ir.Node) -> Iterator[ir.Node]:
-    match node:
-        case ir.Sequence(items) | ir.Choice(items):
-            yield from items
-        case ir.Repeat(item):
-            yield item
-        case ir.Graph(edges):
-            yield from (label for _, label, _ in edges)
-        case ir.Bag() as bag:
-            yield from bags.parts(bag)
 
 
 def _changed(before: Mapping[str, ir.Rule], after: Mapping[str, ir.Rule]) -> set[str]:
@@ -86,22 +74,12 @@ def _filled(node: ir.Node, productive: set[str]) -> ir.Node:
     def derives(part: ir.Node) -> bool:
         return productivity.derives(part, productive)
 
-    match node:
-        case ir.Sequence(items):
-            return ir.sequence(*(_filled(item, productive) for item in items))
-        case ir.Choice(options):
-            return ir.choice(*(_filled(option, productive) for option in options))
-        case ir.Repeat(item, minimum, maximum):
-            return ir.Repeat(_filled(item, productive), minimum, maximum)
-        case ir.Graph(edges, accepting, start):
-            moved = tuple((source, _filled(label, productive), target) for source, label, target in edges)
-            return ir.Graph(moved, accepting, start)
-        case ir.Bag() as bag:
-            kept = tuple(entry for entry in bag.entries if derives(entry.item) and derives(entry.rest))
-            bag = bags.mapped(replace(bag, entries=kept), lambda part: _filled(part, productive))
-            return bag if bags.can_be_filled(bag, derives) else ir.NOTHING
-        case _:
-            return node
+    if isinstance(node, ir.Bag):
+        kept = tuple(entry for entry in node.entries if derives(entry.item) and derives(entry.rest))
+        node = replace(node, entries=kept)
+        if not bags.can_be_filled(node, derives):
+            return ir.NOTHING
+    return ir.mapped(node, lambda part: _filled(part, productive))
 
 
 def _is_endless(node: ir.Node, rules: Mapping[str, ir.Rule], productive: set[str]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from vllm_guided.automaton.char_anchors import nullable
 from vllm_guided.automaton.char_expression import (
     ANYTHING,
     END,
@@ -97,7 +98,7 @@ class Program:
 
     def repeat(self, item: Expression, minimum: int, maximum: int | None, lazy: bool, target: int) -> int:
         """A quantifier: at each round go on or leave, whichever is preferred first."""
-        if (maximum is None or maximum > minimum) and _nullable(item) and (lazy or not _empty_last(item)):
+        if (maximum is None or maximum > minimum) and nullable(item) and (lazy or not _empty_last(item)):
             raise UnsupportedConstraint(
                 "with parser='lalr', what a terminal repeats cannot match nothing before it tries to match"
                 " something; write the part so that it is never empty"
@@ -201,29 +202,15 @@ def _settled(automaton: Dfa) -> frozenset[int]:
     return frozenset(state for state, text in pairs - wrong if text == 0)
 
 
-def _nullable(tree: Expression) -> bool:
-    match tree:
-        case Chars():
-            return False
-        case Concat(items):
-            return all(_nullable(item) for item in items)
-        case Alternation(options):
-            return any(_nullable(option) for option in options)
-        case Repetition(item, minimum):
-            return minimum == 0 or _nullable(item)
-        case _:
-            return True
-
-
 def _empty_last(tree: Expression) -> bool:
     """Whether a nullable tree tries the empty match after every other."""
     match tree:
         case Concat(items):
             return all(_empty_last(item) for item in items)
         case Alternation(options):
-            return not any(_nullable(option) for option in options[:-1]) and _empty_last(options[-1])
+            return not any(nullable(option) for option in options[:-1]) and _empty_last(options[-1])
         case Repetition(item, _, _, lazy):
-            return not lazy and (not _nullable(item) or _empty_last(item))
+            return not lazy and (not nullable(item) or _empty_last(item))
         case Look():
             return False
         case _:

@@ -61,6 +61,15 @@ def test_mapped_reaches_every_part() -> None:
     assert ir.mapped(node, lambda part: part) is node
 
 
+def test_mapped_leaves_out_what_derives_nothing() -> None:
+    def without_b(node: ir.Node) -> ir.Node:
+        return ir.NOTHING if node == B else ir.mapped(node, without_b)
+
+    assert without_b(ir.Choice((A, B))) == ir.Choice((A,))
+    assert without_b(ir.Choice((A, ir.Sequence((A, B))))) == ir.Choice((A,))
+    assert without_b(ir.Sequence((A, ir.Sequence((A, A))))) == ir.Sequence((A, ir.Sequence((A, A))))
+
+
 def test_embedded_grammars_stay_apart() -> None:
     """Two grammars with rules of the same names, one inside the other."""
     inner = ir.Grammar(

@@ -272,16 +272,19 @@ def parts(node: Node) -> tuple[Node, ...]:
 
 
 def mapped(node: Node, change: Callable[[Node], Node]) -> Node:
-    """``node`` with ``change`` applied to each of its :func:`parts`; itself if they stay the same objects."""
+    """``node`` with ``change`` applied to each of its :func:`parts`; itself if they stay the same objects.
+
+    Its structure stays, but what derives nothing by then is left out of choices and empties sequences.
+    """
     before = parts(node)
     after = [change(part) for part in before]
     if all(new is old for new, old in zip(after, before, strict=True)):
         return node
     match node:
         case Sequence():
-            return sequence(*after)
+            return NOTHING if NOTHING in after else Sequence(tuple(after))
         case Choice():
-            return choice(*after)
+            return Choice(tuple(part for part in after if part != NOTHING))
         case Repeat(_, minimum, maximum):
             return Repeat(after[0], minimum, maximum)
         case Graph(edges, accepting, start):

@@ -103,6 +103,10 @@ TABLE = [
     (DOTS, ['{"a":1}', '{"a":1,"b":2}', '{"a":1,"c":3,"d":4}'], ["{}", '{"b":2}', '{"a":1,"a":2}', '{"a":1,"b":3,"b":1}', '{"a":1,"c":0,"a":1}']),
     (DOTS, ['{"a": 1, "ab": 2}', '{"a": 1, "": 2}', '{"a": 1, "é": 2}'], [r'{"a": 1, "\u0061": 2}', r'{"a": 1, "\u0062": 2}']),
     (objects(a={"type": "integer"}), ["{}", '{"a": 1}', "{ }"], ['{"a": "1"}', '{"b": 1}', '{"a":1,}', '{"a":1 "a":1}']),
+    # names beside declared ones, in other spellings
+    ({"type": "object", "properties": {"é\"a": {"type": "null"}, "ab": {}}, "additionalProperties": {"type": "integer"}},
+     [r'{"\u00e8":1}', r'{"é\"b":1}', r'{"a\u00e9":1}', r'{"x\u0062\/":1}', r'{"\uD83D\uDE00":1}', r'{"\u001e":1}', r'{"é\"a":null}'],
+     [r'{"é\"a":1}', r'{"\u00e9\"a":1}', r'{"é\u0022a":1}', r'{"a\u0062":1}', r'{"\u0061b":1}']),
     ({"type": "object", "required": ["z"], "additionalProperties": {"type": "boolean"}}, ['{"z": true}'], ['{"z": 3}', "{}"]),
     ({"required": ["z", "y"], "type": "object"}, ['{"z":1,"y":2}', '{"q":0,"y":2,"r":1,"z":1,"s":2}'], ['{"z":1}', '{"z":1,"z":1,"y":1}', '{"q":1}']),
     ({"properties": {"a": {}}, "required": ["z", "a"], "type": "object"}, ['{"a":1,"q":1,"z":1}'], ['{"a":1}', '{"z":1}']),

@@ -85,6 +85,15 @@ DIALECT = [
     ("start: T\nT: /[a-z]+/ & ~/.*b.*/", ["ac"], ["abc", "A"]),
     ("start: T\nT: /[ab]/+ | /[cd]/+ & /[de]/+", ["ab", "dd"], ["c", "e"]),
     ('start: %json {"enum": [1, "x"]}', ["1", '"x"'], ["x"]),
+    ('start: %json {"type": "integer"}', ["0", "-12"], ["1.0", "1e1", "+1"]),
+    ('start: %json {"type": "integer", "minimum": 1, "maximum": 12}', ["1", "12"], ["13", "2.0"]),
+    ('start: %json {"type": "number"}', ["1", "1.0"], ["x"]),
+    (
+        'start: %json {"type": "object", "properties": {"b": {}, "a": {}},'
+        ' "additionalProperties": {"type": "null"}}',
+        ['{"b":1,"a":2}', '{"a":1,"\\u00e9":null}', '{"\\u001f":null}', "{}"],
+        ['{"a":1,"b":2}', '{"\\u0061":null}', '{"\\u00e9":1}'],
+    ),
     (
         'start: %json {"items": {"type": "null"}, "type": "array", "maxItems": 2, "x-guidance":'
         ' {"item_separator": ", ", "whitespace_flexible": false}}',
@@ -118,6 +127,7 @@ DIALECT = [
         ["", "é", "éb", "b"],
         ["éé", "ééb"],
     ),  # bytes: no more tokens than that
+    ("start: r\nr[temperature=0.5, capture]: /a/", ["a"], ["b"]),  # says how to sample, not what
     ("start: r /!/\nr[max_tokens=3, lazy]: /[a-z]+?b/", ["ab!", "aab!"], ["aaab!"]),
     ('start: r\nr[max_tokens=3, stop=""]: /[0-9]+/', ["1", "123"], ["", "1234"]),
     (
@@ -166,6 +176,20 @@ def test_start_rule_by_name() -> None:
     assert naive.accepts(grammar, b"y") and not naive.accepts(grammar, b"xy")
 
 
+def test_temperature_is_said_to_have_no_effect(caplog: pytest.LogCaptureFixture) -> None:
+    lark_grammar("start: r\nr[temperature=0.5]: /a/")
+    assert "temperature of the rule r" in caplog.text and "no effect" in caplog.text
+
+
+@pytest.mark.parametrize("limit", [1, 20, 600])
+def test_max_tokens_of_any_text(limit: int) -> None:
+    """Far more bytes than a terminal has states."""
+    grammar = lark_grammar(f'start: r "."\nr[max_tokens={limit}, suffix="END"]: /(.|\\n)*/')
+    long = "é" * ((limit - 3) // 2)
+    assert naive.accepts(grammar, f"{long}END.".encode()) == (limit >= 3)
+    assert not naive.accepts(grammar, f"{long}éEND.".encode())
+
+
 def test_large_counts_stay_counts() -> None:
     rule = lark_grammar('start: "ab"~2..100000').rules["start"].body
     assert rule == ir.Repeat(ir.text("ab"), 2, 100_000)
@@ -184,9 +208,10 @@ def test_wide_terminals_are_shared_and_narrow_ones_are_not() -> None:
         'start: t{"x"}\nt{a}: t{u{a}}\nu{b}: b b',
         'start: p::0\np::_: "a" p::incr(_)',
         "start: T\nT: /(a{900}){900}/ & ~/b/",
+        "start: t\nt[max_tokens=900000]: /(.|\\n)*/",
         "start: T00\n" + "".join(f"T{n:02}: T{n + 1:02} T{n + 1:02}\n" for n in range(40)) + "T40: /a/ & /a/",
     ],
-    ids=["depth", "doubling", "templates", "parameters", "automaton", "doubled automaton"],
+    ids=["depth", "doubling", "templates", "parameters", "automaton", "max_tokens", "doubled automaton"],
 )
 def test_budgets(text: str) -> None:
     begin = time.perf_counter()

@@ -78,7 +78,6 @@ UNSUPPORTED = [
     ("start: /a/\n%ignore /b(?=c)/", "line 2, column 9", "looks at the text around"),
     ("start: @other", "line 1, column 8", "@name"),
     ("start: r s\nr[max_tokens=3]: /a/\ns[lazy]: /b+/", "line 2, column 3", "max_tokens"),
-    ("start: r\nr[temperature=0.5]: /a/", "line 2, column 3", "temperature"),
     ("start: r\nr[budget=3]: /a/", "line 2, column 3", "budget"),
     ("%nonsense\nstart: /a/", "line 1, column 1", "%nonsense"),
     ("start: /(a)\\1/", "line 1, column 8", "back-reference"),

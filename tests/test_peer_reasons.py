@@ -6,7 +6,7 @@ import json
 
 import corpora
 
-KINDS = ("ebnf", "regex", "structural_tag")
+KINDS = ("ebnf", "lark", "regex", "structural_tag")
 
 
 def test_every_known_failure_has_its_reason() -> None:

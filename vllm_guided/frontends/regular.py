@@ -17,6 +17,7 @@ from vllm_guided.grammar import ir
 
 MAX_NFA_STATES = 60_000
 MAX_DFA_STATES = 6_000
+MAX_BOUNDED_STATES = 40_000  # of a terminal whose bytes are counted: less than a second's work
 
 _FULL = (1 << 256) - 1
 
@@ -247,6 +248,49 @@ def _trimmed(edges: list[tuple[tuple[int, int], ...]], accepting: Iterable[int])
         if state in alive:
             kept[name] = tuple((mask, names[target]) for mask, target in edges[state] if target in alive)
     return Dfa(tuple(kept), frozenset(names[state] for state in accepting & alive))
+
+
+def at_most(automaton: Dfa, length: int, states: int = MAX_BOUNDED_STATES) -> Dfa:
+    """The members of at most so many bytes.
+
+    Raises:
+        ConstraintTooComplex: more than ``states`` states.
+    """
+    left = [-1] * len(automaton.edges)  # bytes to the nearest end
+    back: list[list[int]] = [[] for _ in left]
+    for state, edges in enumerate(automaton.edges):
+        for _, target in edges:
+            back[target].append(state)
+    order = list(automaton.accepting)
+    for state in order:
+        left[state] = 0
+    for state in order:
+        for source in back[state]:
+            if left[source] < 0:
+                left[source] = left[state] + 1
+                order.append(source)
+    if not 0 <= left[0] <= length:
+        return Dfa(((),), frozenset())
+    pairs = [(0, 0)]
+    numbers = {(0, 0): 0}
+    rows: list[tuple[tuple[int, int], ...]] = []
+    for state, count in pairs:
+        row = []
+        for mask, target in automaton.edges[state]:
+            if 0 <= left[target] <= length - count - 1:
+                pair = (target, count + 1)
+                if pair not in numbers:
+                    if len(pairs) >= states:
+                        raise ConstraintTooComplex(
+                            f"{length:,} bytes of a terminal need more than {states:,} automaton states;"
+                            " take fewer, or a simpler terminal"
+                        )
+                    numbers[pair] = len(pairs)
+                    pairs.append(pair)
+                row.append((mask, numbers[pair]))
+        rows.append(tuple(row))
+    accepting = frozenset(numbers[pair] for pair in pairs if pair[0] in automaton.accepting)
+    return Dfa(tuple(rows), accepting)
 
 
 def _product(left: Dfa, right: Dfa, *, keep_left: bool) -> Dfa:

@@ -12,9 +12,10 @@ A language is never wider than the schema's. Where it is narrower, it is on purp
 ================ ======================================================================================
 order            any; with ``property_order="schema"`` the properties of one ``properties`` keyword in its
                  order, then pattern and additional ones
-spelling         declared names, names beside them, ``enum`` and ``const`` as ``json.dumps(x,
-                 ensure_ascii=False)`` spells them, with any white space inside; formats without needless
-                 escapes; patterns with very many transitions likewise
+spelling         declared names, ``enum`` and ``const`` as ``json.dumps(x, ensure_ascii=False)`` spells them,
+                 with any white space inside; names beside declared ones: printable ASCII without needless
+                 escapes as far as they begin like one; formats without needless escapes; patterns with very
+                 many transitions likewise
 white space      at most 32 blanks between two tokens; none before and after the text
 numbers          at most 64 digits before and after the point and 3 in the exponent; no scientific form
                  with ``multipleOf`` (but 1); integers in scientific form as floats are written; nothing
@@ -59,6 +60,7 @@ def json_schema_grammar(
     additional_properties: bool | None = None,
     whitespace_pattern: str | None = None,
     property_order: str = "any",
+    whole_as_digits: bool = False,
     documents: Mapping[str, Any] | None = None,
 ) -> ir.Grammar:
     """The grammar of the JSON texts that are valid under ``schema``.
@@ -71,6 +73,7 @@ def json_schema_grammar(
         whitespace_pattern: a Python pattern for what stands between tokens, instead of blanks.
         property_order: "any": the members of an object stand in any order; "schema": declared ones come
             first, in the order of ``properties``.
+        whole_as_digits: integers are written as digits, never as ``1.0``.
         documents: schemas that may be referred to, by their absolute URIs; nothing is fetched.
 
     Returns:
@@ -91,7 +94,8 @@ def json_schema_grammar(
     try:
         document = Document(root, documents)
         algebra = Algebra(read, closed_objects=additional_properties is False)
-        emitter = Emitter(algebra, Layout(any_whitespace, whitespace_pattern), property_order == "any")
+        layout = Layout(any_whitespace, whitespace_pattern)
+        emitter = Emitter(algebra, layout, property_order == "any", whole_as_digits)
         return emitter.grammar(algebra.terms.place(document.place()))
     except RecursionError:
         raise ConstraintTooComplex("the schema is nested too deeply at one place") from None

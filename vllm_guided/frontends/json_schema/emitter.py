@@ -22,7 +22,7 @@ from vllm_guided.frontends.json_schema.generic import add_generic
 from vllm_guided.frontends.json_schema.layout import Layout
 from vllm_guided.frontends.json_schema.names import name_node
 from vllm_guided.frontends.json_schema.number_text import number_node
-from vllm_guided.frontends.json_schema.numbers import DIGITS, NOT_DIGITS, Numbers
+from vllm_guided.frontends.json_schema.numbers import ANY_FORM, DIGITS, NOT_DIGITS, Numbers
 from vllm_guided.frontends.json_schema.object_text import object_node
 from vllm_guided.frontends.json_schema.productivity import references, unproductive, without_dead
 from vllm_guided.frontends.json_schema.shapes import (
@@ -56,12 +56,16 @@ class Emitter:
 
     Args:
         any_order: members of objects stand in any order; otherwise declared ones first, in their order.
+        whole_as_digits: where only whole numbers may stand, they are written as digits, never as ``1.0``.
     """
 
-    def __init__(self, algebra: Algebra, layout: Layout, any_order: bool = False) -> None:
+    def __init__(
+        self, algebra: Algebra, layout: Layout, any_order: bool = False, whole_as_digits: bool = False
+    ) -> None:
         self.algebra = algebra
         self.layout = layout
         self.any_order = any_order
+        self.whole_as_digits = whole_as_digits
         self.shuffled = 0  # states that went into properties whose schemas say nothing of their order
         self.rules: dict[str, ir.Rule] = dict(layout.rules)
         self.pointers: dict[str, str] = {}
@@ -171,6 +175,8 @@ class Emitter:
         points: dict[bytes, None] = {}
         options: list[ir.Node] = []
         for numbers in norm.numbers:
+            if self.whole_as_digits and numbers.form == ANY_FORM and isinstance(numbers.multiple, int):
+                numbers = numbers._replace(form=DIGITS)
             if numbers.low is not None and numbers.low == numbers.high and numbers.form != NOT_DIGITS:
                 points.update(dict.fromkeys(_point_texts(numbers)))
                 continue

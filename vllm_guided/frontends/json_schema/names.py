@@ -1,8 +1,8 @@
 """The texts of member names that are not declared.
 
-In: a class of names and the names declared beside it. Out: an IR node for the quoted name. The declared ones
-are taken out in the only spelling that undeclared names are written in here, the usual one, so
-that no other spelling of a declared name gets in.
+In: a class of names and the names declared beside it. Out: an IR node for the quoted name. No spelling of a
+declared name gets in: as long as a name reads like the beginning of a declared one, its printable ASCII
+characters stand for themselves; every other character has all its spellings.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _BEYOND: spelling.Ranges = (
 def name_node(names: Strings, declared: tuple[str, ...], plain: bool = False) -> ir.Node:
     """The quoted names of the class that are not declared; ``ir.NOTHING`` if there are none.
 
-    With ``plain`` each has one spelling, as it has wherever some are declared.
+    With ``plain`` each has one spelling.
     """
     if names == string_sets.ANY:
-        return any_name_but(declared) if declared or plain else string_node(names)
+        return any_name_but(declared, plain) if declared or plain else string_node(names)
     taken = tuple(name for name in declared if string_sets.accepts(names, name))
     if taken:
         rest = string_sets.intersect(names, Strings(negative=(("in", taken),)))
@@ -43,8 +43,13 @@ def name_node(names: Strings, declared: tuple[str, ...], plain: bool = False) ->
 
 
 @lru_cache(maxsize=1024)
-def any_name_but(declared: tuple[str, ...]) -> ir.Node:
-    """Every quoted name but the declared ones: a trie of them that is left at the first other character."""
+def any_name_but(declared: tuple[str, ...], plain: bool) -> ir.Node:
+    """Every quoted name but the declared ones: a trie of them that is left at the first other character.
+
+    With ``plain`` each in its usual spelling only.
+    """
+    encode = spelling.encode_plain if plain else spelling.encode
+    character_of_rest = spelling.ANY_PLAIN_CHARACTER if plain else spelling.ANY_CHARACTER
     children: list[dict[str, int]] = [{}]
     terminal: set[int] = set()
     for name in declared:
@@ -58,9 +63,9 @@ def any_name_but(declared: tuple[str, ...]) -> ir.Node:
         terminal.add(node)
     size = len(children)
     free, end, beyond = size, size + 1, size + 2
-    rest = ir.sequence(ir.star(spelling.ANY_PLAIN_CHARACTER), _QUOTE)
+    rest = ir.sequence(ir.star(character_of_rest), _QUOTE)
     edges: list[tuple[int, ir.Node, int]] = [(free, rest, end)]
-    edges.append((beyond, spelling.encode_plain(_BEYOND), free))
+    edges.append((beyond, encode(_BEYOND), free))
     for node, targets in enumerate(children):
         if node not in terminal:
             edges.append((node, _QUOTE, end))
@@ -75,7 +80,7 @@ def any_name_but(declared: tuple[str, ...]) -> ir.Node:
                 edges.append((node, ir.text(spelling.literal(character)[1:-1]), target))
         edges.append((node, ir.ByteSet(_ASCII & ~taken), free))
         if others:
-            edges.append((node, spelling.encode_plain(_beyond_but(sorted(others))), free))
+            edges.append((node, encode(_beyond_but(sorted(others))), free))
         else:
             edges.append((node, ir.EMPTY, beyond))
     return ir.sequence(_QUOTE, ir.Graph(tuple(edges), frozenset([end]), 0))

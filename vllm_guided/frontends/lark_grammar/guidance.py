@@ -1,7 +1,9 @@
 """``x-guidance`` in a ``%json`` schema: llguidance's options for how the JSON is written.
 
 In: the schema. Out: the grammar. Blanks and separators are carried out; options that loosen or tighten
-anything else are refused by name, and so is what does not go together.
+anything else are refused by name, and so is what does not go together. As in every engine that has ``%json``,
+members stand in the schema's order, and integers are written as digits: never as ``1.0``, which JSON Schema
+would take.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ def json_grammar(schema: Any) -> ir.Grammar:
 
     options = schema.get("x-guidance") if isinstance(schema, dict) else None
     if options is None:
-        return json_schema_grammar(schema)
+        return json_schema_grammar(schema, property_order="schema", whole_as_digits=True)
     if isinstance(options, dict) and isinstance(options.get("json_allowed_escapes"), str):
         from vllm_guided.frontends.tags.excluded import with_escapes
 
@@ -47,7 +49,13 @@ def json_grammar(schema: Any) -> ir.Grammar:
     if (items, keys) == (",", ":"):
         blanks = None if pattern is None else f"(?:{pattern})?"  # blanks are never required
         flexible = flexible or blanks is not None
-        return json_schema_grammar(schema, any_whitespace=flexible, whitespace_pattern=blanks)
+        return json_schema_grammar(
+            schema,
+            any_whitespace=flexible,
+            whitespace_pattern=blanks,
+            property_order="schema",
+            whole_as_digits=True,
+        )
     if pattern is not None:
         raise UnsupportedConstraint("whitespace_pattern beside other separators is not supported")
     return _separated(schema, items, keys, flexible)
@@ -68,4 +76,4 @@ def _separated(schema: Any, items: str, keys: str, flexible: bool) -> ir.Grammar
     layout.colon = ir.sequence(layout.blank, regex_node(keys, dialect="ecma"), layout.blank)
     document = Document(schema)
     algebra = Algebra(read)
-    return Emitter(algebra, layout).grammar(algebra.terms.place(document.place()))
+    return Emitter(algebra, layout, whole_as_digits=True).grammar(algebra.terms.place(document.place()))

@@ -15,6 +15,7 @@ lexemes that may come next: the subset construction over the grammar's terminals
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any
 
@@ -30,9 +31,15 @@ from vllm_guided.frontends.lark_grammar.plain_text import Attribute, PlainText
 from vllm_guided.frontends.lark_grammar.terminals import Terminals
 from vllm_guided.grammar import ir
 
+logger = logging.getLogger(__name__)
+
 MAX_STATES = 2_000
 
-_REFUSED = {"temperature": "changes sampling, which this package never does; set it in the request"}
+NO_SAMPLING = (
+    "the attribute temperature of the rule %s says how to sample, not what may be written: it has no effect"
+    " here, set the temperature in the request"
+)
+
 _CAPTURE_NAME = re.compile(r'"[A-Za-z0-9_.-]+"')
 _HARMLESS = frozenset({"capture", "stop_capture"})  # they name parts of the output, they change none
 
@@ -57,10 +64,11 @@ class Lexemes:
         """Check a rule's attributes and build its lexeme if they make it one."""
         for key, attribute in attributes.items():
             where = self.plain.where(attribute.offset)
-            if key in _REFUSED:
-                if attribute.kind != "number":
-                    raise InvalidConstraint(f"the attribute {key} is a number", where=where)
-                raise UnsupportedConstraint(f"the attribute {key} {_REFUSED[key]}", where=where)
+            if key == "temperature":
+                if attribute.kind != "number" or float(attribute.value) < 0:
+                    raise InvalidConstraint("the attribute temperature is a number from 0 on", where=where)
+                logger.warning(NO_SAMPLING, name)
+                continue
             if key == "max_tokens":
                 self.limit(attribute)
                 continue
@@ -96,7 +104,8 @@ class Lexemes:
                 automaton = regular.shortest(automaton)
                 self.committed[name] = regular.node(automaton)
             if limit is not None:
-                self.bounded[name] = self.short(automaton, self.limit(limit))
+                # a token has at least one byte: so many bytes are no more tokens
+                self.bounded[name] = regular.node(regular.at_most(automaton, self.limit(limit)))
         except ConstraintTooComplex as error:
             place = (limit or next(iter(attributes.values()))).offset
             raise ConstraintTooComplex(error.message, where=self.plain.where(place)) from None
@@ -107,12 +116,7 @@ class Lexemes:
             raise InvalidConstraint(
                 "the attribute max_tokens is a whole number", where=self.plain.where(attribute.offset)
             )
-        return min(int(attribute.value), regular.MAX_DFA_STATES)
-
-    def short(self, automaton: regular.Dfa, limit: int) -> ir.Node:
-        """The members of at most ``limit`` bytes: a token has at least one, so there are no more tokens."""
-        bytes_ = regular.dfa(ir.Repeat(ir.ANY_BYTE, 0, limit))
-        return regular.node(regular.intersection(automaton, bytes_))
+        return int(attribute.value)
 
     def emitted(self, name: str) -> ir.Node | None:
         """The text of a rule that is one lexeme; None for any other."""

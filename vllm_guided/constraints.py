@@ -20,6 +20,7 @@ import xxhash
 from vllm_guided import store
 from vllm_guided.automaton.automaton import Automaton
 from vllm_guided.automaton.build import build_automaton
+from vllm_guided.collector import paused
 from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint
 from vllm_guided.frontends.json_text import ExactFloat, members, number
 from vllm_guided.grammar import ir
@@ -228,7 +229,8 @@ def compile_constraint(kind: str, spec: Any, **options: Any) -> Automaton:
         if stored is not None:
             return stored
         begin = time.perf_counter()
-        automaton = build()
+        with paused():
+            automaton = build()
         if time.perf_counter() - begin > store.WORTH_SECONDS:
             store.save(key, automaton)
         return automaton

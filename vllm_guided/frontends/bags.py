@@ -23,7 +23,9 @@ def settled(
     Where all entries stand once, ``maximum`` is at most their number. Where entries are distinct, the caller
     has capped it.
     """
-    kept = tuple(entry for entry in entries if ir.NOTHING not in (entry.item, entry.rest))
+    kept = tuple(
+        entry for entry in entries if not ir.is_nothing(entry.item) and not ir.is_nothing(entry.rest)
+    )
     own = {entry.own for entry in kept}
     if None not in own and (maximum is None or maximum > len(own)):
         maximum = len(own)
@@ -37,6 +39,13 @@ def can_be_filled(bag: ir.Bag, usable: Callable[[ir.Node], bool]) -> bool:
     Distinct items are taken to have enough texts, and entries with positions to have no flags: whoever
     builds a bag sees to both (see :class:`~vllm_guided.grammar.ir.Bag`).
     """
+    if not any(entry.flags or entry.first or entry.last is not None for entry in bag.entries):
+        return plain_can_be_filled(bag, usable)
+    return flagged_can_be_filled(bag, usable)
+
+
+def flagged_can_be_filled(bag: ir.Bag, usable: Callable[[ir.Node], bool]) -> bool:
+    """The same for any bag."""
     entries = [entry for entry in bag.entries if usable(entry.item) and usable(entry.rest)]
     required = _members_for(entries, bag.required)
     if required is None:
@@ -47,6 +56,33 @@ def can_be_filled(bag: ir.Bag, usable: Callable[[ir.Node], bool]) -> bool:
         return False
     own = {entry.own for entry in entries if entry.own is not None}
     return _places_without_free_entry(entries, count) <= len(own)
+
+
+def plain_can_be_filled(bag: ir.Bag, usable: Callable[[ir.Node], bool]) -> bool:
+    """The same where entries have neither flags nor positions: each entry is looked at once, if at all."""
+    needed = set(bag.required)
+    count = max(len(needed), bag.minimum)
+    if bag.maximum is not None and count > bag.maximum:
+        return False
+    if needed:
+        for entry in bag.entries:
+            if entry.own in needed and usable(entry.item) and usable(entry.rest):
+                needed.discard(entry.own)
+        if needed:
+            return False
+    if count > 1 and not usable(bag.separator):
+        return False
+    if len(bag.required) >= count:
+        return True
+    own: set[int] = set(bag.required)
+    for entry in bag.entries:
+        if entry.own not in own and usable(entry.item) and usable(entry.rest):
+            if entry.own is None:
+                return True
+            own.add(entry.own)
+            if len(own) >= count:
+                return True
+    return False
 
 
 def _members_for(entries: Sequence[ir.Entry], required: frozenset[int]) -> int | None:

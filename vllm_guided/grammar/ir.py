@@ -185,6 +185,11 @@ ANY_CHAR = CharSet(((0, 0xD7FF), (0xE000, MAX_CODE_POINT)))
 ANY_BYTE = ByteSet((1 << 256) - 1)
 
 
+def is_nothing(node: Node) -> bool:
+    """Whether ``node`` is ``NOTHING``, which compares quicker than with ``==``."""
+    return type(node) is Choice and not node.options
+
+
 def text(value: str | bytes) -> Node:
     """The literal ``value``, UTF-8 encoded if it is a ``str``."""
     data = value.encode("utf-8") if isinstance(value, str) else value
@@ -223,7 +228,7 @@ def sequence(*items: Node) -> Node:
     for item in items:
         if isinstance(item, Sequence):
             flat.extend(item.items)
-        elif item == NOTHING:
+        elif is_nothing(item):
             return NOTHING
         else:
             flat.append(item)

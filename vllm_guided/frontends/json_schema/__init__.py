@@ -35,15 +35,17 @@ contents         ``contentEncoding`` base64 holds in draft 7 and without ``$sche
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
+from vllm_guided.collector import paused
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
 from vllm_guided.frontends.json_schema.algebra import Algebra
 from vllm_guided.frontends.json_schema.documents import Document, parse
 from vllm_guided.frontends.json_schema.emitter import Emitter
 from vllm_guided.frontends.json_schema.generic import add_generic
 from vllm_guided.frontends.json_schema.keywords import read
-from vllm_guided.frontends.json_schema.layout import Layout
+from vllm_guided.frontends.json_schema.layout import layout_of
 from vllm_guided.grammar import ir
 
 __all__ = ["json_object_grammar", "json_schema_grammar"]
@@ -90,13 +92,19 @@ def json_schema_grammar(
         raise InvalidConstraint("whitespace_pattern and any_whitespace=False exclude each other")
     if property_order not in PROPERTY_ORDERS:
         raise InvalidConstraint(f'property_order is "any" or "schema", not {property_order!r}')
-    root: Any = parse(schema) if isinstance(schema, str) else schema
+    text = schema if isinstance(schema, str) else None
+
+    def write() -> ir.Grammar:
+        root: Any = schema if text is None else parse(text)
+        with closing(Document(root, documents, text)) as document:
+            algebra = Algebra(read, closed_objects=additional_properties is False)
+            layout = layout_of(any_whitespace, whitespace_pattern)
+            with closing(Emitter(algebra, layout, property_order == "any", whole_as_digits)) as emitter:
+                return emitter.grammar(algebra.terms.place(document.place()))
+
     try:
-        document = Document(root, documents)
-        algebra = Algebra(read, closed_objects=additional_properties is False)
-        layout = Layout(any_whitespace, whitespace_pattern)
-        emitter = Emitter(algebra, layout, property_order == "any", whole_as_digits)
-        return emitter.grammar(algebra.terms.place(document.place()))
+        with paused():
+            return write()
     except RecursionError:
         raise ConstraintTooComplex("the schema is nested too deeply at one place") from None
 
@@ -105,7 +113,7 @@ def json_object_grammar(*, any_whitespace: bool = True) -> ir.Grammar:
     """The grammar of every JSON object."""
     if not isinstance(any_whitespace, bool):
         raise InvalidConstraint("any_whitespace is True or False")
-    layout = Layout(any_whitespace, None)
+    layout = layout_of(any_whitespace, None)
     rules: dict[str, ir.Rule] = dict(layout.rules)
     add_generic(rules, layout, "object")
     rules["start"] = ir.Rule(ir.Ref("object"))

@@ -24,12 +24,12 @@ def array_node(emitter: Emitter, shape: Arrays) -> ir.Node:
     most = shape.maximum
     for index, term in enumerate(shape.prefix):
         node = emitter.value(term)
-        if node == ir.NOTHING:
+        if ir.is_nothing(node):
             most = index if most is None else min(most, index)
             break
         prefix.append(node)
     rest = emitter.value(shape.rest) if most is None or most > len(prefix) else ir.NOTHING
-    if rest == ir.NOTHING:
+    if ir.is_nothing(rest):
         most = len(prefix) if most is None else min(most, len(prefix))
     if most is not None:
         if most < shape.minimum:
@@ -45,7 +45,7 @@ def array_node(emitter: Emitter, shape: Arrays) -> ir.Node:
     options = [emitter.layout.enclosed("[", body, "]")]
     if least == 0 and all(item.minimum == 0 for item in shape.contains):
         options.append(emitter.layout.empty("[", "]"))
-    return ir.choice(*(option for option in options if option != ir.NOTHING))
+    return ir.choice(*(option for option in options if not ir.is_nothing(option)))
 
 
 def _plain(emitter: Emitter, prefix: list[ir.Node], rest: ir.Node, least: int, most: int | None) -> ir.Node:
@@ -61,7 +61,7 @@ def _plain(emitter: Emitter, prefix: list[ir.Node], rest: ir.Node, least: int, m
         edges.append((index, ir.sequence(comma, node) if index else node, index + 1))
     length = len(prefix)
     accepting = {index for index in range(1, length + 1) if index >= least}
-    if rest != ir.NOTHING and (most is None or most > length):
+    if not ir.is_nothing(rest) and (most is None or most > length):
         lower = max(least - length, 1)
         upper = None if most is None else most - length
         edges.append((length, ir.Repeat(ir.sequence(comma, rest), lower, upper), length + 1))
@@ -91,7 +91,7 @@ def _containing(
             accepting.add(source)
         if most is not None and index >= most:
             continue
-        if index >= len(prefix) and rest == ir.NOTHING:
+        if index >= len(prefix) and ir.is_nothing(rest):
             continue
         item_term = shape.prefix[index] if index < len(prefix) else shape.rest
         options: list[tuple[list[int], list[int]]] = [([item_term], list(counts))]
@@ -113,7 +113,7 @@ def _containing(
             options = split
         for parts, after in options:
             node = emitter.value(terms.both(parts))
-            if node == ir.NOTHING:
+            if ir.is_nothing(node):
                 continue
             target = (min(index + 1, last), *after)
             if target not in states:

@@ -82,7 +82,7 @@ def _variants(
         flags = frozenset(index for index in range(len(contains)) if chosen >> index & 1)
         parts = [term, *(contains[index].term for index in sorted(flags))]
         node = emitter.value(emitter.algebra.terms.both(parts))
-        if node != ir.NOTHING:
+        if not ir.is_nothing(node):
             variants.append((flags, node))
     return variants
 

@@ -13,15 +13,15 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import TypeVar
 
-from vllm_guided.frontends.json_schema import canonical, limits, spelling
+from vllm_guided.frontends.json_schema import canonical, limits
 from vllm_guided.frontends.json_schema import strings as string_sets
-from vllm_guided.frontends.json_schema.emitter import INLINE, Emitter
+from vllm_guided.frontends.json_schema.emitter import INLINE, WORDS, Emitter
 from vllm_guided.frontends.json_schema.few_texts import FewTexts
 from vllm_guided.frontends.json_schema.members import Members, Slot, members
 from vllm_guided.frontends.json_schema.numbers import Numbers
 from vllm_guided.frontends.json_schema.object_order import Tail, in_order
 from vllm_guided.frontends.json_schema.object_text import with_braces
-from vllm_guided.frontends.json_schema.shapes import FALSE, NULL, TRUE, Arrays, Norm, Objects
+from vllm_guided.frontends.json_schema.shapes import Arrays, Norm, Objects
 from vllm_guided.frontends.json_schema.strings import Strings
 from vllm_guided.grammar import ir
 
@@ -37,13 +37,18 @@ class CanonicalEmitter(Emitter):
 
     def __init__(self, base: Emitter) -> None:
         super().__init__(base.algebra, base.layout)
-        self.rules, self.pointers, self._queue = base.rules, base.pointers, base._queue
+        self.rules, self.places, self._queue = base.rules, base.places, base._queue
+        self._certain = base._certain
         self._fresh = base._fresh  # type: ignore[method-assign]
         self.narrowed = False
         self._ranks: dict[str, int] = {}
         self._objects: list[tuple[str, Objects, Members]] = []
         self._late: dict[str, Callable[[FewTexts], ir.Node]] = {}
         self._few = FewTexts(self._finished_body, limits.MAX_FEW_ITEMS)
+
+    def close(self) -> None:
+        self._late.clear()
+        del self._few, self._fresh
 
     def canonical(self) -> CanonicalEmitter:
         return self
@@ -52,7 +57,7 @@ class CanonicalEmitter(Emitter):
         """A rule whose body is made when all others are known: it depends on how many texts they have."""
         name = self._fresh("unique")
         self.rules[name] = ir.Rule(ir.NOTHING)
-        self.pointers[name] = self._place
+        self.places[name] = self._place
         self._late[name] = build
         return ir.Ref(name)
 
@@ -74,13 +79,12 @@ class CanonicalEmitter(Emitter):
         return self.rules[name].body
 
     def _compute(self, norm: Norm) -> ir.Node:
-        words = ((NULL, "null"), (FALSE, "false"), (TRUE, "true"))
-        options: list[ir.Node] = [ir.text(word) for bit, word in words if norm.words & bit]
+        options: list[ir.Node] = [word for bit, word in WORDS if norm.words & bit]
         options.extend(self._scalar("number", numbers, canonical.number_node) for numbers in norm.numbers)
         options.extend(self._scalar("string", strings, canonical.string_node) for strings in norm.strings)
         options.extend(self._arrays(norm.arrays))
         options.extend(self._shape("object", shape) for shape in norm.objects)
-        kept = [option for option in options if option != ir.NOTHING]
+        kept = [option for option in options if not ir.is_nothing(option)]
         node = ir.choice(*kept)
         return self.rule("choice", node, shared=False) if len(kept) > INLINE else node
 
@@ -88,7 +92,7 @@ class CanonicalEmitter(Emitter):
         found = self._by_shape.get(values)
         if found is None:
             node = write(values)
-            found = node if node == ir.NOTHING else self.rule(kind, node, shared=True)
+            found = node if ir.is_nothing(node) else self.rule(kind, node, shared=True)
             self._by_shape[values] = found
         return found
 
@@ -115,9 +119,8 @@ class CanonicalEmitter(Emitter):
 
     def _shared(self, found: Members, name: str) -> Slot:
         """A name that another object declares, as what it is here: one of the free ones."""
-        key = self.layout.key(spelling.literal(name))
         free = [each for each in found.free if string_sets.accepts(each.names, name)]
-        return Slot(name, False, tuple((each.wanted, ir.sequence(key, each.value)) for each in free))
+        return Slot(name, False, tuple((each.wanted, self.layout.member(name, each.value)) for each in free))
 
 
 def common_order(orders: list[list[str]]) -> list[str]:

@@ -26,18 +26,18 @@ def _branches(algebra: Algebra, place: Place, keyword: str, annotate: bool) -> l
     value = place.schema[keyword]
     if not isinstance(value, list) or not value:
         raise place.invalid(keyword, "must be a list of schemas that is not empty")
-    term = algebra.terms.place
-    return [algebra.norm(term(place.child(keyword, index)), annotate) for index in range(len(value))]
+    child = algebra.terms.child
+    return [algebra.norm(child(place, keyword, index), annotate) for index in range(len(value))]
 
 
 def combine(algebra: Algebra, place: Place, norm: Norm, annotate: bool) -> Norm:
     """``norm`` within what the combining keywords allow."""
     schema = place.schema
-    term = algebra.terms.place
+    child = algebra.terms.child
     for keyword in ("$ref", "$recursiveRef", "$dynamicRef"):
         if keyword in schema and (keyword == "$ref" or place.draft >= 2019):
             target = place.refer(keyword) if keyword == "$ref" else place.refer_dynamically(keyword)
-            norm = algebra.intersection(norm, algebra.norm(term(target), annotate))
+            norm = algebra.intersection(norm, algebra.norm(algebra.terms.place(target), annotate))
     if "allOf" in schema:
         for branch in _branches(algebra, place, "allOf", annotate):
             norm = algebra.intersection(norm, branch)
@@ -48,9 +48,9 @@ def combine(algebra: Algebra, place: Place, norm: Norm, annotate: bool) -> Norm:
     if "oneOf" in schema:
         norm = _one_of(algebra, norm, _branches(algebra, place, "oneOf", annotate))
     if "if" in schema and place.draft >= 7 and ("then" in schema or "else" in schema or annotate):
-        condition = algebra.norm(term(place.child("if")), annotate)
-        then = algebra.norm(term(place.child("then")), annotate) if "then" in schema else ANY
-        other = algebra.norm(term(place.child("else")), annotate) if "else" in schema else ANY
+        condition = algebra.norm(child(place, "if"), annotate)
+        then = algebra.norm(child(place, "then"), annotate) if "then" in schema else ANY
+        other = algebra.norm(child(place, "else"), annotate) if "else" in schema else ANY
         yes = algebra.intersection(algebra.intersection(norm, condition), then)
         no = algebra.intersection(algebra.difference(norm, condition), other)
         norm = algebra.union(yes, no)
@@ -58,7 +58,7 @@ def combine(algebra: Algebra, place: Place, norm: Norm, annotate: bool) -> Norm:
         if keyword in schema and (keyword == "dependencies" or place.draft >= 2019):
             norm = _dependencies(algebra, place, norm, keyword, annotate)
     if "not" in schema:
-        norm = algebra.difference(norm, algebra.norm(term(place.child("not"))))
+        norm = algebra.difference(norm, algebra.norm(child(place, "not")))
     return norm
 
 
@@ -156,7 +156,7 @@ def _dependencies(algebra: Algebra, place: Place, norm: Norm, keyword: str, anno
             )
         else:
             with_name = Norm(objects=(Objects(((name, EVERYTHING),), frozenset((name,))),))
-            inner = algebra.norm(algebra.terms.place(place.child(keyword, name)), annotate)
+            inner = algebra.norm(algebra.terms.child(place, keyword, name), annotate)
             with_name = algebra.intersection(with_name, inner)
         absent = ANY._replace(objects=(Objects(((name, NOTHING),)),))
         untouched = [shape for shape in norm.objects if _never_has(shape, name)]

@@ -25,32 +25,32 @@ MAX_NAME_CLASSES = 256
 def read_arrays(algebra: Algebra, place: Place, annotate: bool) -> Arrays | None:
     """``items`` in its three forms, lengths, ``contains`` and ``uniqueItems``."""
     schema = place.schema
-    term = algebra.terms.place
+    child = algebra.terms.child
     prefix: tuple[Term, ...] = ()
     rest: Term = EVERYTHING
     evaluated: int | None = 0
     items = schema.get("items")
     if isinstance(items, list):
-        prefix = tuple(term(place.child("items", index)) for index in range(len(items)))
+        prefix = tuple(child(place, "items", index) for index in range(len(items)))
         evaluated = len(prefix)
         if "additionalItems" in schema:
-            rest = term(place.child("additionalItems"))
+            rest = child(place, "additionalItems")
             evaluated = None
     else:
         if "prefixItems" in schema and place.draft >= 2020:
             if not isinstance(schema["prefixItems"], list):
                 raise place.invalid("prefixItems", "must be a list of schemas")
-            prefix = tuple(term(place.child("prefixItems", i)) for i in range(len(schema["prefixItems"])))
+            prefix = tuple(child(place, "prefixItems", i) for i in range(len(schema["prefixItems"])))
             evaluated = len(prefix)
         if "items" in schema:
-            rest = term(place.child("items"))
+            rest = child(place, "items")
             evaluated = None
     contains: tuple[Contains, ...] = ()
     if "contains" in schema and place.draft >= 6:
         least, most = 1, None
         if place.draft >= 2019:
             least, most = count(place, "minContains", 1) or 0, count(place, "maxContains")
-        contains = (Contains(term(place.child("contains")), least, most),)
+        contains = (Contains(child(place, "contains"), least, most),)
     unique = schema.get("uniqueItems", False)
     if not isinstance(unique, bool):
         raise place.invalid("uniqueItems", "must be true or false")
@@ -104,18 +104,18 @@ def _classes(
 def read_objects(algebra: Algebra, place: Place, annotate: bool) -> Objects | None:
     """``properties`` and what may stand beside them, names, counts and ``required``."""
     schema = place.schema
-    term = algebra.terms.place
+    child = algebra.terms.child
     declared: dict[str, Term] = {}
     properties = schema.get("properties", {})
     if not isinstance(properties, dict):
         raise place.invalid("properties", "must be an object of schemas")
     for name in properties:
-        declared[name] = term(place.child("properties", name))
+        declared[name] = child(place, "properties", name)
     evaluated_names = frozenset(declared) if annotate else frozenset()
     evaluated_others: tuple[Strings, ...] = ()
     additional: Term = EVERYTHING
     if "additionalProperties" in schema:
-        additional = term(place.child("additionalProperties"))
+        additional = child(place, "additionalProperties")
         evaluated_others = (string_sets.ANY,) if annotate else ()
     elif algebra.closed_objects and ("properties" in schema or "patternProperties" in schema):
         additional = NOTHING if "unevaluatedProperties" not in schema else EVERYTHING
@@ -126,7 +126,7 @@ def read_objects(algebra: Algebra, place: Place, annotate: bool) -> Objects | No
     if patterns is not None:
         if not isinstance(patterns, dict):
             raise place.invalid("patternProperties", "must be an object of schemas")
-        by_pattern = [(text, term(place.child("patternProperties", text))) for text in patterns]
+        by_pattern = [(text, child(place, "patternProperties", text)) for text in patterns]
         for name in declared:
             fitting = [
                 other
@@ -144,7 +144,7 @@ def read_objects(algebra: Algebra, place: Place, annotate: bool) -> Objects | No
                 evaluated_others += (names,)
         others = tuple(found)
     if "propertyNames" in schema and place.draft >= 6:
-        allowed = algebra.norm(term(place.child("propertyNames"))).strings
+        allowed = algebra.norm(child(place, "propertyNames")).strings
         for name in declared:
             if not any(string_sets.accepts(names, name) for names in allowed):
                 declared[name] = NOTHING

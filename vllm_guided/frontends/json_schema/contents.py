@@ -25,6 +25,7 @@ _ANNOTATIONS = frozenset(
 _MAPS = frozenset(
     ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 )
+_VALUES = frozenset(("enum", "const"))
 _MAX_DEPTH = 60
 
 
@@ -41,10 +42,13 @@ class Contents:
         return self._schema(schema, 0)
 
     def _schema(self, schema: Any, depth: int) -> object:
+        """The key of a value: a text itself, an object its number, other scalars by how they are written."""
+        if isinstance(schema, str):
+            return schema
         if not isinstance(schema, dict):
             if isinstance(schema, list):
-                return tuple(self._schema(item, depth + 1) for item in schema)
-            return repr(schema)
+                return tuple([self._schema(item, depth + 1) for item in schema])
+            return None, repr(schema)
         found = self._known.get(id(schema))
         if found is not None:
             return found
@@ -55,15 +59,20 @@ class Contents:
             for keyword, value in schema.items():
                 if keyword in _ANNOTATIONS:
                     continue
-                if keyword in _MAPS and isinstance(value, dict):
-                    inner: object = tuple(
-                        (name, self._schema(item, depth + 1)) for name, item in value.items()
-                    )
-                elif keyword in ("enum", "const"):
-                    inner = repr(value)
-                else:
-                    inner = self._schema(value, depth + 1)
-                parts.append((keyword, inner))
+                inner: object = value
+                if type(value) is not str:
+                    if keyword in _MAPS and isinstance(value, dict):
+                        members: list[object] = []
+                        for name, item in value.items():
+                            members.append(name)
+                            members.append(self._schema(item, depth + 1))
+                        inner = tuple(members)
+                    elif keyword in _VALUES:
+                        inner = None, repr(value)
+                    else:
+                        inner = self._schema(value, depth + 1)
+                parts.append(keyword)
+                parts.append(inner)
             content = tuple(parts)
             found = self._numbers.setdefault(content, len(self._numbers))
         self._known[id(schema)] = found

@@ -123,10 +123,13 @@ class Document:
     Args:
         root: the schema.
         documents: other schemas by their absolute URIs.
+        text: the JSON text of the schema, if it was read from one.
     """
 
-    def __init__(self, root: Any, documents: Mapping[str, Any] | None = None) -> None:
-        self.main = Source(root, "", draft_of(root, LATEST))
+    def __init__(
+        self, root: Any, documents: Mapping[str, Any] | None = None, text: str | None = None
+    ) -> None:
+        self.main = Source(root, "", draft_of(root, LATEST), text=text)
         self._others: dict[str, Source] = {}
         self._contested: frozenset[str] | None = None
         self._scopes: dict[Scope, Scope] = {}
@@ -140,6 +143,11 @@ class Document:
             base = uris.split(name)[0]
             draft = draft_of(other, self.main.draft, base + "#")
             self._others[base] = Source(other, base, draft, self.main.whole.declared)
+
+    def close(self) -> None:
+        """The schemas have been read: let go of them."""
+        for source in (self.main, *self._others.values()):
+            source.close()
 
     def place(self) -> Place:
         """The root schema."""
@@ -309,6 +317,13 @@ def _follow(resource: Resource, fragment: str) -> Path | None:
     return (*resource.path, *keys)
 
 
+def _no_number(word: str) -> Any:
+    raise InvalidConstraint(f"{word} is not JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=members, parse_constant=_no_number, parse_float=number)
+
+
 def parse(text: str) -> Any:
     """The JSON value of a text, members in order.
 
@@ -316,12 +331,10 @@ def parse(text: str) -> Any:
         InvalidConstraint: not JSON, or an object names a member twice.
         ConstraintTooComplex: nested too deeply.
     """
-
-    def constant(word: str) -> Any:
-        raise InvalidConstraint(f"{word} is not JSON")
-
     try:
-        return json.loads(text, object_pairs_hook=members, parse_constant=constant, parse_float=number)
+        if text.startswith("\ufeff"):
+            raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)
+        return _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise InvalidConstraint(
             f"the schema is not JSON: {error.msg}", where=f"line {error.lineno}, column {error.colno}"

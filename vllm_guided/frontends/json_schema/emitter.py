@@ -8,7 +8,7 @@ cycle can hide until then.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
 from typing import TYPE_CHECKING
 
 from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint, UnsupportedConstraint
@@ -47,6 +47,7 @@ from vllm_guided.grammar import ir
 if TYPE_CHECKING:
     from vllm_guided.frontends.json_schema.canonical_emitter import CanonicalEmitter
 
+WORDS = ((NULL, ir.text("null")), (FALSE, ir.text("false")), (TRUE, ir.text("true")))
 INLINE = 8
 """Finite sets up to this size stand where they are used."""
 
@@ -68,13 +69,14 @@ class Emitter:
         self.whole_as_digits = whole_as_digits
         self.shuffled = 0  # states that went into properties whose schemas say nothing of their order
         self.rules: dict[str, ir.Rule] = dict(layout.rules)
-        self.pointers: dict[str, str] = {}
+        self.places: dict[str, Term | None] = {}
+        self._certain: set[str] = set()
         self._by_term: dict[Term, ir.Node] = {}
         self._by_norm: dict[Norm, ir.Node] = {}
         self._by_shape: dict[object, ir.Node] = {}
-        self._queue: list[tuple[str, Callable[[], ir.Node]]] = []
+        self._queue: deque[tuple[str, Emitter, Arrays | Objects]] = deque()
         self._canonical: CanonicalEmitter | None = None
-        self._place = "#"
+        self._place: Term | None = None  # where the rules that are made belong; None: the root
         self._count = 0
 
     # Terms and sets
@@ -84,15 +86,18 @@ class Emitter:
         found = self._by_term.get(term)
         if found is None:
             norm = self.algebra.top(term)
-            before, self._place = self._place, self.algebra.terms.pointer(term)
+            before, self._place = self._place, term
             try:
                 found = self.norm_node(norm)
             except GrammarError as error:
-                raise self.algebra.located(error, self._place) from None
+                raise self.algebra.located(error, self._pointer(term)) from None
             finally:
                 self._place = before
             self._by_term[term] = found
         return found
+
+    def _pointer(self, term: Term | None) -> str:
+        return "#" if term is None else self.algebra.terms.pointer(term)
 
     def norm_node(self, norm: Norm) -> ir.Node:
         """The texts of a set of values."""
@@ -105,23 +110,24 @@ class Emitter:
         if norm == ANY:
             return self.generic("value")
         options: list[ir.Node] = []
-        for bit, word in ((NULL, "null"), (FALSE, "false"), (TRUE, "true")):
+        for bit, word in WORDS:
             if norm.words & bit:
-                options.append(ir.text(word))
-        options.extend(self._numbers(norm))
+                options.append(word)
+        if norm.numbers:
+            options.extend(self._numbers(norm))
         if norm.strings == ANY_STRINGS:
             options.append(self.generic("string"))
-        else:
+        elif norm.strings:
             options.extend(self._string_sets(norm.strings))
         if norm.arrays == ANY_ARRAYS:
             options.append(self.generic("array"))
-        else:
+        elif norm.arrays:
             options.extend(self._arrays(norm.arrays))
         if norm.objects == ANY_OBJECTS:
             options.append(self.generic("object"))
         else:
             options.extend(self._shape("object", shape) for shape in norm.objects)
-        kept = [option for option in options if option != ir.NOTHING]
+        kept = [option for option in options if not ir.is_nothing(option)]
         node = ir.choice(*kept)
         if len(kept) > INLINE:
             node = self.rule("choice", node, shared=False)
@@ -150,7 +156,9 @@ class Emitter:
                 found = self.generic("string")
             else:
                 node = name_node(names, declared, plain)
-                found = node if node == ir.NOTHING else self.rule("name", node, shared=not declared)
+                found = node if ir.is_nothing(node) else self.rule("name", node, shared=not declared)
+                if names == Strings() and isinstance(found, ir.Ref):
+                    self._certain.add(found.name)
             self._by_shape[key] = found
         return found
 
@@ -158,7 +166,7 @@ class Emitter:
         """A rule of its own for ``body``; a ``shared`` one has a text."""
         name = self._fresh(kind)
         self.rules[name] = ir.Rule(body, shared)
-        self.pointers[name] = self._place
+        self.places[name] = self._place
         return ir.Ref(name)
 
     def _fresh(self, kind: str) -> str:
@@ -184,7 +192,7 @@ class Emitter:
             if found is None:
                 node = number_node(numbers)
                 kind = "integer" if numbers.multiple == 1 else "number"
-                found = node if node == ir.NOTHING else self.rule(kind, node, shared=True)
+                found = node if ir.is_nothing(node) else self.rule(kind, node, shared=True)
                 self._by_shape[numbers] = found
             options.append(found)
         options.extend(ir.text(point) for point in points)
@@ -207,7 +215,7 @@ class Emitter:
             known = tuple(group)
             if known not in self._by_shape:
                 node = united_node(group)
-                found = node if node == ir.NOTHING else self.rule("string", node, shared=True)
+                found = node if ir.is_nothing(node) else self.rule("string", node, shared=True)
                 self._by_shape[known] = found
             nodes.append(self._by_shape[known])
         return nodes
@@ -216,7 +224,7 @@ class Emitter:
         found = self._by_shape.get(strings)
         if found is None:
             node = string_node(strings)
-            if node == ir.NOTHING or (strings.finite is not None and len(strings.finite) <= INLINE):
+            if ir.is_nothing(node) or (strings.finite is not None and len(strings.finite) <= INLINE):
                 found = node
             else:
                 found = self.rule("string", node, shared=strings.finite is None)
@@ -234,12 +242,19 @@ class Emitter:
             name = self._fresh(kind)
             found = self._by_shape[shape] = ir.Ref(name)
             self.rules[name] = ir.Rule(ir.NOTHING)
-            self.pointers[name] = self._place
-            self._queue.append((name, lambda: self._body(name, shape)))
+            self.places[name] = self._place
+            self._queue.append((name, self, shape))
         return found
 
     def _body(self, name: str, shape: Arrays | Objects) -> ir.Node:
         return object_node(self, shape) if isinstance(shape, Objects) else array_node(self, shape)
+
+    def close(self) -> None:
+        """Let go of what refers back to this object, so that all is freed without a collector."""
+        self._queue.clear()
+        if self._canonical is not None:
+            self._canonical.close()
+            self._canonical = None
 
     def grammar(self, term: Term) -> ir.Grammar:
         """The whole grammar, from the rule ``start``.
@@ -248,14 +263,15 @@ class Emitter:
             InvalidConstraint: nothing satisfies the schema.
         """
         self.rules["start"] = ir.Rule(self.value(term))
-        self.pointers["start"] = "#"
-        for name, build in self._queue:  # grows while it is read
+        self.places["start"] = None
+        while self._queue:
+            name, writer, shape = self._queue.popleft()
             self.algebra.check_time()
-            self._place = self.pointers[name]
+            self._place = self.places[name]
             try:
-                self.rules[name] = ir.Rule(build())
+                self.rules[name] = ir.Rule(writer._body(name, shape))
             except GrammarError as error:
-                raise self.algebra.located(error, self._place) from None
+                raise self.algebra.located(error, self._pointer(self._place)) from None
         if self._canonical is not None:
             self._canonical.finish()
         if self.algebra.top(term) == EMPTY:
@@ -265,7 +281,7 @@ class Emitter:
 
     def _check(self) -> None:
         """Refuse a grammar without a text."""
-        dead = unproductive(self.rules)
+        dead = unproductive(self.rules, self._certain)
         if "start" in dead:
             if self._canonical is not None and self._canonical.narrowed:
                 raise UnsupportedConstraint(
@@ -288,7 +304,7 @@ class Emitter:
             dead_ones = (other for other in references(self.rules[name].body) if other in dead)
             following = next((other for other in dead_ones if other not in seen), None)
             if following is None:
-                return self.pointers.get(name, "#")
+                return self._pointer(self.places.get(name))
             name = following
             seen.add(name)
 

@@ -15,23 +15,30 @@ from vllm_guided.grammar import ir
 
 def add_generic(rules: dict[str, ir.Rule], layout: Layout, name: str) -> None:
     """Add the rule ``name`` (value, array, object, string or number) and what it needs."""
-    if name in rules:
-        return
+    if name not in rules:
+        found = layout.generic.get(name)
+        if found is None:
+            found = layout.generic[name] = _rules(layout, name)
+        rules.update(found)
+
+
+def _rules(layout: Layout, name: str) -> dict[str, ir.Rule]:
     if name == "string":
-        rules["string"] = ir.Rule(string_node(Strings()), shared=True)
-    elif name == "number":
-        rules["number"] = ir.Rule(ANY_NUMBER, shared=True)
-    else:
-        add_generic(rules, layout, "string")
-        add_generic(rules, layout, "number")
-        value, string = ir.Ref("value"), ir.Ref("string")
-        member = ir.sequence(string, layout.colon, value)
-        scalars = [ir.text(word) for word in ("null", "false", "true")]
-        rules["value"] = ir.Rule(
-            ir.choice(*scalars, ir.Ref("number"), string, ir.Ref("array"), ir.Ref("object")), shared=True
-        )
-        rules["array"] = ir.Rule(_list(layout, "[", value, "]"), shared=True)
-        rules["object"] = ir.Rule(_list(layout, "{", member, "}"), shared=True)
+        return {"string": ir.Rule(string_node(Strings()), shared=True)}
+    if name == "number":
+        return {"number": ir.Rule(ANY_NUMBER, shared=True)}
+    rules: dict[str, ir.Rule] = {}
+    add_generic(rules, layout, "string")
+    add_generic(rules, layout, "number")
+    value, string = ir.Ref("value"), ir.Ref("string")
+    member = ir.sequence(string, layout.colon, value)
+    scalars = [ir.text(word) for word in ("null", "false", "true")]
+    rules["value"] = ir.Rule(
+        ir.choice(*scalars, ir.Ref("number"), string, ir.Ref("array"), ir.Ref("object")), shared=True
+    )
+    rules["array"] = ir.Rule(_list(layout, "[", value, "]"), shared=True)
+    rules["object"] = ir.Rule(_list(layout, "{", member, "}"), shared=True)
+    return rules
 
 
 def _list(layout: Layout, opening: str, item: ir.Node, closing: str) -> ir.Node:

@@ -6,12 +6,16 @@ between any two tokens; a pattern replaces the blanks; compact output has none.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from vllm_guided.errors import GrammarError
-from vllm_guided.frontends.json_schema import limits
+from vllm_guided.frontends.json_schema import limits, spelling
 from vllm_guided.frontends.regex import regex_node
 from vllm_guided.grammar import ir
 
 BLANKS = "blanks"
+KEYS_KEPT = 4096
+"""Declared names whose nodes a layout keeps."""
 
 
 class Layout:
@@ -20,6 +24,8 @@ class Layout:
     Attributes:
         blank: what may stand between two tokens (nothing included).
         rules: the rules that ``blank`` refers to.
+        generic: the rules of any value, array, object, string or number, once somebody asked for them
+            (:mod:`.generic`).
     """
 
     def __init__(self, any_whitespace: bool, whitespace_pattern: str | None) -> None:
@@ -39,6 +45,8 @@ class Layout:
         self.comma = ir.sequence(self.blank, ir.text(","), self.blank)
         self.colon = ir.sequence(self.blank, ir.text(":"), self.blank)
         self.compact = self.blank == ir.EMPTY
+        self.generic: dict[str, dict[str, ir.Rule]] = {}
+        self._keys: dict[str, tuple[ir.Node, ...]] = {}
 
     def enclosed(self, opening: str, body: ir.Node, closing: str) -> ir.Node:
         """``body`` between brackets, with blanks inside them."""
@@ -50,6 +58,25 @@ class Layout:
         """Brackets with nothing but blanks between them."""
         return ir.sequence(ir.text(opening), self.blank, ir.text(closing))
 
-    def key(self, name: bytes) -> ir.Node:
-        """A declared name and its colon."""
-        return ir.text(name + b":") if self.compact else ir.sequence(ir.text(name), self.colon)
+    def member(self, name: str, value: ir.Node) -> ir.Node:
+        """A declared name, its colon and a value that has a text."""
+        key = self._keys.get(name)
+        if key is None:
+            if len(self._keys) >= KEYS_KEPT:
+                self._keys.clear()
+            text = spelling.literal(name)
+            node = ir.text(text + b":") if self.compact else ir.sequence(ir.text(text), self.colon)
+            key = self._keys[name] = node.items if isinstance(node, ir.Sequence) else (node,)
+        if isinstance(value, ir.Sequence):
+            return ir.Sequence(key + value.items)
+        return ir.Sequence((*key, value))
+
+
+@lru_cache(maxsize=64)
+def layout_of(any_whitespace: bool, whitespace_pattern: str | None) -> Layout:
+    """The layout of these choices, the same for all grammars of the process: they share its nodes.
+
+    Raises:
+        GrammarError: the pattern is refused.
+    """
+    return Layout(any_whitespace, whitespace_pattern)

@@ -10,11 +10,12 @@ told apart: the few names of a class become properties, and those of a class of 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from vllm_guided.errors import ConstraintTooComplex
 from vllm_guided.frontends import bags
-from vllm_guided.frontends.json_schema import canonical, limits, spelling
+from vllm_guided.frontends.json_schema import canonical, limits
 from vllm_guided.frontends.json_schema import strings as string_sets
 from vllm_guided.frontends.json_schema.object_sets import meet_names
 from vllm_guided.frontends.json_schema.shapes import Objects, Term
@@ -73,10 +74,12 @@ def members(emitter: Emitter, shape: Objects) -> Members | None:
 def _declared_variants(
     emitter: Emitter, shape: Objects, name: str, term: Term
 ) -> tuple[tuple[int, ir.Node], ...]:
-    key = emitter.layout.key(spelling.literal(name))
-    found: list[tuple[int, Term, ir.Node]] = []
-    if (value := emitter.value(term)) != ir.NOTHING:
-        found.append((0, term, value))
+    member_of, value = emitter.layout.member, emitter.value(term)
+    if ir.is_nothing(value):
+        return ()
+    if not shape.some:
+        return ((0, member_of(name, value)),)
+    found: list[tuple[int, Term, ir.Node]] = [(0, term, value)]
     for index, member in enumerate(shape.some):
         if not string_sets.accepts(member.names, name):
             continue
@@ -85,16 +88,16 @@ def _declared_variants(
             narrower = emitter.value(joint)
             if narrower == value:  # every such member is a wanted one
                 found[place] = (wanted | 1 << index, joint, value)
-            elif narrower != ir.NOTHING:
+            elif not ir.is_nothing(narrower):
                 found.append((wanted | 1 << index, joint, narrower))
-    return tuple((wanted, ir.sequence(key, value)) for wanted, _, value in found)
+    return tuple((wanted, member_of(name, value)) for wanted, _, value in found)
 
 
 def _free_variants(emitter: Emitter, shape: Objects, group: int) -> list[Free]:
     names, term = shape.others[group]
     declared = tuple(name for name, _ in shape.properties)
     value = emitter.value(term)
-    if value == ir.NOTHING or emitter.name(names, declared) == ir.NOTHING:
+    if ir.is_nothing(value) or ir.is_nothing(emitter.name(names, declared)):
         return []
     found = [(Free(group, names, 0, value), term)]
     for index, member in enumerate(shape.some):
@@ -102,7 +105,7 @@ def _free_variants(emitter: Emitter, shape: Objects, group: int) -> list[Free]:
             met = meet_names(free.names, member.names)
             joint = emitter.algebra.terms.both((parts, member.term))
             value = ir.NOTHING if met is None else emitter.value(joint)
-            if met is None or value == ir.NOTHING or emitter.name(met, declared) == ir.NOTHING:
+            if met is None or ir.is_nothing(value) or ir.is_nothing(emitter.name(met, declared)):
                 continue
             narrower = Free(group, met, free.wanted | 1 << index, value)
             if (met, value) == (free.names, free.value):
@@ -115,6 +118,8 @@ def _free_variants(emitter: Emitter, shape: Objects, group: int) -> list[Free]:
 def _widest(variants: Iterable[tuple[int, _Part]], missing: int) -> list[tuple[int, _Part]]:
     """The variants, less those that are no more of the missing members than another that is fewer of all."""
     kept = list(variants)
+    if len(kept) == 1:
+        return [(kept[0][0] & missing, kept[0][1])]
     return [
         (wanted & missing, part)
         for wanted, part in kept
@@ -134,6 +139,7 @@ def free_members(found: Members, missing: int) -> list[Free]:
     return kept
 
 
+@cache
 def flags(wanted: int) -> frozenset[int]:
     """The flags of a bag that stand for wanted members."""
     return frozenset(bit for bit in range(ir.MAX_WANTED) if wanted >> bit & 1)
@@ -167,10 +173,11 @@ def bag(
         distinct: no two of the free members have the same name.
     """
     entries: list[ir.Entry] = []
-    required = flags(missing)
+    needed: list[int] = []
     for index in slots:
         slot, own = found.slots[index], ir.MAX_WANTED + index
-        required |= {own} if slot.required else set()
+        if slot.required:
+            needed.append(own)
         variants = _widest(slot.variants, missing)
         entries.extend(ir.Entry(node, own=own, flags=flags(wanted)) for wanted, node in variants)
     free = free_members(found, missing)
@@ -181,7 +188,7 @@ def bag(
             ir.Entry(node, flags=flags(each.wanted))
             for each, node in zip(free, free_nodes(emitter, found, free), strict=True)
         )
-    return bags.settled(entries, emitter.layout.comma, required, least, most)
+    return bags.settled(entries, emitter.layout.comma, flags(missing).union(needed), least, most)
 
 
 def _add_distinct(
@@ -190,10 +197,10 @@ def _add_distinct(
     """Add the free members, each name at most once; how many members there can be then, at most ``most``."""
     few = _few_names(found)
     for own, name in enumerate(few, ir.MAX_WANTED + len(found.slots)):
-        key = emitter.layout.key(spelling.literal(name))
         for each in found.free:
             if string_sets.accepts(each.names, name):
-                entries.append(ir.Entry(ir.sequence(key, each.value), own=own, flags=flags(each.wanted)))
+                node = emitter.layout.member(name, each.value)
+                entries.append(ir.Entry(node, own=own, flags=flags(each.wanted)))
     stand_once = len({entry.own for entry in entries})
     taken = (*(slot.name for slot in found.slots), *few)
     counts: list[int] = []

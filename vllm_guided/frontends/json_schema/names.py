@@ -25,6 +25,10 @@ _BEYOND: spelling.Ranges = (
     (0xE000, ir.MAX_CODE_POINT),
 )
 
+_REST = ir.sequence(ir.star(spelling.ANY_CHARACTER), _QUOTE)
+_PLAIN_REST = ir.sequence(ir.star(spelling.ANY_PLAIN_CHARACTER), _QUOTE)
+_ANY_ASCII = ir.ByteSet(_ASCII)
+
 
 def name_node(names: Strings, declared: tuple[str, ...], plain: bool = False) -> ir.Node:
     """The quoted names of the class that are not declared; ``ir.NOTHING`` if there are none.
@@ -42,48 +46,67 @@ def name_node(names: Strings, declared: tuple[str, ...], plain: bool = False) ->
     return string_node(names, plain=True)
 
 
-@lru_cache(maxsize=1024)
+NAMES_KEPT = 256
+"""Sets of declared names whose tries are kept; each has about five objects a character."""
+
+
+@lru_cache(maxsize=NAMES_KEPT)
 def any_name_but(declared: tuple[str, ...], plain: bool) -> ir.Node:
     """Every quoted name but the declared ones: a trie of them that is left at the first other character.
 
     With ``plain`` each in its usual spelling only.
     """
     encode = spelling.encode_plain if plain else spelling.encode
-    character_of_rest = spelling.ANY_PLAIN_CHARACTER if plain else spelling.ANY_CHARACTER
     children: list[dict[str, int]] = [{}]
     terminal: set[int] = set()
     for name in declared:
         node = 0
         for character in name:
-            following = children[node].get(character)
+            targets = children[node]
+            following = targets.get(character)
             if following is None:
-                following = children[node][character] = len(children)
+                following = targets[character] = len(children)
                 children.append({})
             node = following
         terminal.add(node)
     size = len(children)
     free, end, beyond = size, size + 1, size + 2
-    rest = ir.sequence(ir.star(character_of_rest), _QUOTE)
-    edges: list[tuple[int, ir.Node, int]] = [(free, rest, end)]
-    edges.append((beyond, encode(_BEYOND), free))
+    rest = _PLAIN_REST if plain else _REST
+    edges: list[tuple[int, ir.Node, int]] = [(free, rest, end), (beyond, encode(_BEYOND), free)]
     for node, targets in enumerate(children):
         if node not in terminal:
             edges.append((node, _QUOTE, end))
+        if not targets:
+            edges.append((node, _ANY_ASCII, free))
+            edges.append((node, ir.EMPTY, beyond))
+            continue
         taken, others = 0, []
         for character, target in targets.items():
-            code = ord(character)
-            if code < 0x80 and _ASCII >> code & 1:
-                taken |= 1 << code
-                edges.append((node, ir.ByteSet(1 << code), target))
-            else:
-                others.append(code)
-                edges.append((node, ir.text(spelling.literal(character)[1:-1]), target))
-        edges.append((node, ir.ByteSet(_ASCII & ~taken), free))
+            label, mask = _character(character)
+            edges.append((node, label, target))
+            taken |= mask
+            if not mask:
+                others.append(ord(character))
+        edges.append((node, _ascii_but(taken), free))
         if others:
             edges.append((node, encode(_beyond_but(sorted(others))), free))
         else:
             edges.append((node, ir.EMPTY, beyond))
     return ir.sequence(_QUOTE, ir.Graph(tuple(edges), frozenset([end]), 0))
+
+
+@lru_cache(maxsize=1024)
+def _character(character: str) -> tuple[ir.Node, int]:
+    """A character in its usual spelling, and its bit among those that are one ASCII byte."""
+    code = ord(character)
+    if code < 0x80 and _ASCII >> code & 1:
+        return ir.ByteSet(1 << code), 1 << code
+    return ir.text(spelling.literal(character)[1:-1]), 0
+
+
+@lru_cache(maxsize=1024)
+def _ascii_but(taken: int) -> ir.Node:
+    return ir.ByteSet(_ASCII & ~taken)
 
 
 def _beyond_but(codes: list[int]) -> spelling.Ranges:

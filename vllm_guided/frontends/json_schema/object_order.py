@@ -142,7 +142,7 @@ def _plain_graph(emitter: Emitter, runs: list[list[Slot]], rest: ir.Node, needed
             if not slot.required:
                 edges.append((source, ir.EMPTY, number(after, written)))
     accepting = {nodes[(end, True)]} if (end, True) in nodes and not needed else set()
-    if rest != ir.NOTHING:
+    if not ir.is_nothing(rest):
         final = len(nodes)
         accepting.add(final)
         if (end, False) in nodes:
@@ -216,5 +216,5 @@ class _Counted:
         if count and not lower and not missing and not self.tail.loose:
             self.accepting.add(source)
         rest = self.tail.node(max(lower, 1), None if self.most is None else self.most - count, missing)
-        if rest != ir.NOTHING:
+        if not ir.is_nothing(rest):
             self.ends.append((source, ir.sequence(self.comma, rest) if count else rest))

@@ -47,4 +47,4 @@ def with_braces(emitter: Emitter, shape: Objects, required: int, body: ir.Node) 
     options = [emitter.layout.enclosed("{", body, "}")]
     if required == 0 and shape.minimum == 0 and not shape.some:
         options.append(emitter.layout.empty("{", "}"))
-    return ir.choice(*(option for option in options if option != ir.NOTHING))
+    return ir.choice(*(option for option in options if not ir.is_nothing(option)))

@@ -6,7 +6,7 @@ something"), and the rules a body refers to.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from vllm_guided.frontends import bags
 from vllm_guided.grammar import ir
@@ -20,9 +20,16 @@ def derives(node: ir.Node, productive: Container[str]) -> bool:
     if kind is ir.Literal or kind is ir.ByteSet or kind is ir.CharSet or kind is ir.SpecialToken:
         return True
     if isinstance(node, ir.Sequence):
-        return all(derives(item, productive) for item in node.items)
+        for item in node.items:
+            kind = type(item)
+            if kind is ir.Ref:
+                if item.name not in productive:  # type: ignore[union-attr]
+                    return False
+            elif kind is not ir.Literal and not derives(item, productive):
+                return False
+        return True
     if isinstance(node, ir.Choice):
-        return any(derives(option, productive) for option in node.options)
+        return any(derives(option, productive) for option in reversed(node.options))  # short ones stand last
     if isinstance(node, ir.Repeat):
         return node.minimum == 0 or derives(node.item, productive)
     if isinstance(node, ir.Bag):
@@ -67,9 +74,10 @@ def without_dead(node: ir.Node, productive: Container[str]) -> ir.Node:
     return node
 
 
-def unproductive(rules: Mapping[str, ir.Rule]) -> set[str]:
-    """The rules without a text. Shared rules are taken to have one: they are never made without."""
+def unproductive(rules: Mapping[str, ir.Rule], known: Iterable[str] = ()) -> set[str]:
+    """The rules without a text. Shared and ``known`` ones have one: they are never made without."""
     productive = {name for name, rule in rules.items() if rule.shared}
+    productive.update(known)
     waiting = [name for name in reversed(list(rules)) if name not in productive]
     while waiting:
         left = []

@@ -12,6 +12,7 @@ those below a ``$ref`` that makes them void. It is asked only where a reference 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from vllm_guided.errors import GrammarError
@@ -162,6 +163,7 @@ class Source:
         name: the URI it was given under; empty for the schema that is compiled.
         draft: of its root.
         declared: whether the draft was chosen by somebody who referred to it.
+        text: the JSON text that ``root`` was read from.
 
     Attributes:
         whole: the resource of its root.
@@ -169,12 +171,16 @@ class Source:
         mixed: it may have identifiers below the root that only the lenient reading takes.
     """
 
-    def __init__(self, root: Any, name: str, draft: int, declared: bool = False) -> None:
+    def __init__(
+        self, root: Any, name: str, draft: int, declared: bool = False, text: str | None = None
+    ) -> None:
         self.root = root
         self.name = name
         self.draft = draft
         self.whole = Resource(self, (), root, name, draft, declared)
-        self.plain, self.mixed = _look_over(root, draft)
+        self.plain, self.mixed = True, False
+        if text is None or _may_name(text, root):
+            self.plain, self.mixed = _look_over(root, draft)
         # Without $schema the newest draft is meant, where $id counts beside $ref. Up to draft 7 it did
         # not, and who writes `definitions` writes one of those.
         undeclared = isinstance(root, dict) and not self.whole.declared
@@ -187,6 +193,11 @@ class Source:
         if found is None:
             found = self._indices[lenient] = Index(self, lenient)
         return found
+
+    def close(self) -> None:
+        """Let go of what refers back to this object: it is used no more."""
+        self._indices.clear()
+        del self.whole
 
     def identifier(self, schema: dict[str, Any], draft: int, lenient: bool) -> str | None:
         """What a schema of the document calls itself."""
@@ -218,6 +229,16 @@ def pointer(path: Path) -> str:
             text = quote(text, safe="!$&'()*+,;=:@?", errors="surrogatepass")
         parts.append(text)
     return "/".join(parts)
+
+
+_KEYWORDS = re.compile(r"\$(?:id|schema|anchor|dynamic|recursive)|\\u")
+
+
+def _may_name(text: str, root: Any) -> bool:
+    """Whether :func:`_look_over` may find anything in the value of a text."""
+    found = _KEYWORDS.findall(text)
+    harmless = isinstance(root, dict) and "$schema" in root and text.count("$schema") == 1
+    return len(found) > harmless or re.search(r'"id"\s*:\s*"', text) is not None
 
 
 def _look_over(root: Any, draft: int) -> tuple[bool, bool]:

@@ -59,6 +59,21 @@ class Terms:
         key = ("place", content, place.resource, place.scope)
         return self._intern(key, Entry("place", place=place))
 
+    def child(self, place: Place, *keys: str | int) -> Term:
+        """The schema below ``keys`` of a place."""
+        source = place.resource.source
+        if source.plain and not source.mixed:
+            schema = place.schema
+            for key in keys:
+                schema = schema[key]
+            if type(schema) is dict and schema:
+                content = ("place", self._contents.key(schema), place.resource, place.scope)
+                found = self._known.get(content)
+                if found is None:
+                    found = self._intern(content, Entry("place", place=place.child(*keys)))
+                return found
+        return self.place(place.child(*keys))
+
     def constant(self, key: object, value: Any, place: Place) -> Term:
         """Exactly one JSON value; ``key`` tells different values apart."""
         return self._intern(("constant", key), Entry("constant", place=place, constant=value))

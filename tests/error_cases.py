@@ -9,6 +9,7 @@ where     the place: line and column, a position in the pattern, a JSON pointer
 error     the class
 input     the constraint; ``build`` instead: pairs of a text and how often it stands there, in turn
 options   the frontend's options, if any
+limits    budgets that are lower here than in service, so that a small input runs over them
 whole     true where the input as a whole is meant, so that there is no place
 ========= ==========================================================================================
 
@@ -21,10 +22,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import error_sites
 
@@ -64,6 +67,22 @@ KINDS = {
             "frontends/substring.py",
         ),
         ("half_a_pair(", 'InvalidConstraint( f"the {what} {pattern!r} contains a lone surrogate'),
+    ),
+    "lark": Kind(
+        "frontends.lark:lark_grammar",
+        ("frontends/lark.py", "frontends/lark_grammar/*.py", "frontends/lark_grammar/lalr/*.py"),
+        (
+            "half_a_pair(",
+            # Lark says these first
+            '_refused("this character is not expected here"',
+            "_refused(message, plain, cause.line, cause.column)",
+            'InvalidConstraint(f"{symbol.name} is used but not defined; define it"',
+            'InvalidConstraint( f"{symbol.name} is used but not defined; define it"',
+            'InvalidConstraint( "an alias (->) has no place in a terminal"',
+            "InvalidConstraint(f\"{', '.join(sorted(undefined))}: used, but not defined",
+            # an optional package of Lark's that is installed here
+            "InvalidConstraint( f\"with parser='lalr', \\\\p{{...}} has no place in terminals",
+        ),
     ),
     "regex": Kind(
         "frontends.regex:regex_grammar",
@@ -107,10 +126,14 @@ def constraint(row: dict[str, Any]) -> Any:
 
 def raised(kind: str, row: dict[str, Any]) -> GrammarError | None:
     """The error that the input of a row raises."""
-    try:
-        KINDS[kind].load()(constraint(row), **row.get("options", {}))
-    except GrammarError as error:
-        return error
+    with ExitStack() as stack:
+        for place, limit in row.get("limits", {}).items():
+            module, _, name = place.partition(":")
+            stack.enter_context(patch.object(import_module(f"vllm_guided.{module}"), name, limit))
+        try:
+            KINDS[kind].load()(constraint(row), **row.get("options", {}))
+        except GrammarError as error:
+            return error
     return None
 
 

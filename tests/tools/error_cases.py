@@ -16,12 +16,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import error_cases
 import error_sites
 
-ORDER = ("message", "do", "where", "error", "whole", "options", "input", "build")
+ORDER = ("message", "do", "where", "error", "whole", "options", "limits", "input", "build")
 
 
 def advice(message: str) -> str:
-    """The part behind the last colon or semicolon."""
-    return re.split(r"[;:,] ", message)[-1]
+    """The part behind the last colon or semicolon, or else the last comma."""
+    return next(
+        (re.split(sign, message)[-1] for sign in ("[;:] ", ", ") if re.search(sign, message)), message
+    )
 
 
 def main(kinds: list[str]) -> int:

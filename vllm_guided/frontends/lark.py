@@ -47,7 +47,7 @@ def lark_grammar(
     if parser not in PARSERS:
         raise InvalidConstraint(f"the parser is one of {', '.join(PARSERS)}, not {parser!r}")
     if imports is not None and not all(isinstance(item, str) for pair in imports.items() for item in pair):
-        raise InvalidConstraint("imports are texts of grammars by name")
+        raise InvalidConstraint('imports are texts of grammars by name: write {"name": "text"}')
     return _convert(text, start, 0, parser, imports or {})
 
 
@@ -59,17 +59,18 @@ def nested_lark_grammar(text: str, depth: int, imports: Mapping[str, str]) -> ir
 def _convert(text: str, start: str, depth: int, parser: str, imports: Mapping[str, str]) -> ir.Grammar:
     if len(text) + sum(map(len, imports.values())) > loader.MAX_TEXT:
         raise ConstraintTooComplex(
-            f"a Lark grammar has at most {loader.MAX_TEXT:,} characters", where="line 1, column 1"
+            f"a Lark grammar has at most {loader.MAX_TEXT:,} characters; make it shorter",
+            where="line 1, column 1",
         )
     try:
         plain = dialect.plain(text)
         definitions = loader.load(plain, imports)
         rules = Rules(plain, definitions, depth, imports)
-        grammar = rules.grammar(start)
-        if parser == "lalr":
-            rules.convert_all()  # Lark compiles every rule, so each has to be sound before it does
-            return lalr_grammar(plain, definitions, start)
-        return grammar
+        if parser == "earley":
+            return rules.grammar(start)
+        rules.unwatched(start)
+        rules.convert_all()  # Lark compiles every rule, so each has to be sound before it does
+        return lalr_grammar(plain, definitions, start)
     except ConstraintTooComplex as error:
         if error.where:
             raise
@@ -77,4 +78,6 @@ def _convert(text: str, start: str, depth: int, parser: str, imports: Mapping[st
     except UnicodeEncodeError:
         raise half_a_pair(text) from None
     except RecursionError:
-        raise ConstraintTooComplex("the grammar is nested too deeply", where="line 1, column 1") from None
+        raise ConstraintTooComplex(
+            "the grammar is nested too deeply; give parts of it rules of their own", where="line 1, column 1"
+        ) from None

@@ -145,14 +145,16 @@ class _Rewriter:
     def special(self, text: str, offset: int) -> tuple[str, Any]:
         if not text.startswith("<["):
             if not _SPECIAL_NAME.fullmatch(text):
-                raise self.fail(f"{text} is not the name of a special token", offset)
+                raise self.fail(
+                    f"{text} is not the name of a special token, which is written  <|name|>", offset
+                )
             return "name", text
         inner = text[2:-2] if text.endswith("]>") else ""
         negated = inner.startswith("^")
         inner = inner.removeprefix("^")
         if inner == "*":
             if negated:
-                raise self.fail("<[^*]> is no token at all", offset)
+                raise self.fail("<[^*]> is no token at all; write <[*]> for any token", offset)
             return "ids", ((), True)
         ranges = []
         for part in inner.split(","):
@@ -161,7 +163,7 @@ class _Rewriter:
                 raise self.fail(f"{text} is not a list of token ids such as <[1-9,20]>", offset)
             low, high = int(bounds[1]), int(bounds[2] or bounds[1])
             if low > high:
-                raise self.fail(f"the token range {part} is the wrong way round", offset)
+                raise self.fail(f"the token range {part} is the wrong way round; write {high}-{low}", offset)
             ranges.append((low, high))
         return "ids", (tuple(ranges), negated)
 
@@ -185,7 +187,11 @@ class _Rewriter:
             self.extend("condition", condition, start, end)
             return end
         if word not in ("%ignore", "%import", "%declare", "%override", "%extend"):
-            raise UnsupportedConstraint(f"the directive {word} is not known", where=self.result.where(start))
+            raise UnsupportedConstraint(
+                f"the directive {word} is not known; there are %import, %ignore, %declare, %extend, %override,"
+                " %json, %lark, %regex and %llguidance",
+                where=self.result.where(start),
+            )
         self.emit(word)
         if word in ("%override", "%extend"):
             blank = re.compile(r"[ \t]*").match(self.source, match.end())
@@ -213,13 +219,14 @@ class _Rewriter:
         for key, setting in value.items():
             if key not in _KNOWN_OPTIONS:
                 raise UnsupportedConstraint(
-                    f"the grammar option {key!r} is not known", where=self.result.where(offset)
+                    f"the grammar option {key!r} is not known; leave it out", where=self.result.where(offset)
                 )
             if not isinstance(setting, bool):
                 raise self.fail(f"the grammar option {key!r} must be true or false", offset)
             if key != "allow_initial_skip" and setting:
                 raise UnsupportedConstraint(
-                    f"the grammar option {key!r} is not supported", where=self.result.where(offset)
+                    f"the grammar option {key!r} is not supported; leave it out",
+                    where=self.result.where(offset),
                 )
         self.result.options.update(value)
 
@@ -267,7 +274,7 @@ class _Rewriter:
         if header and self.source.startswith("[", end):
             attributes, end_of_list = self.attribute_list(end)
             if plain_name.isupper():
-                raise self.fail("attributes are for rules, not for terminals", end)
+                raise self.fail("attributes are for rules, not for terminals; name it in small letters", end)
             self.result.attributes[plain_name] = attributes
             self.replace(end, end_of_list, "")
             return end_of_list
@@ -275,10 +282,11 @@ class _Rewriter:
 
     def on_parametric_header(self, name: str, end: int) -> int:
         if not self.source.startswith("_", end + 2):
-            raise self.fail(f"a parametric rule begins with {name}::_", end)
+            raise self.fail(f"a parametric rule begins with {name}::_, and is used as {name}::0", end)
         if self.source.startswith("[", end + 3):
             raise UnsupportedConstraint(
-                "attributes are not supported on parametric rules", where=self.result.where(end + 3)
+                "attributes are not supported on parametric rules; put them on a rule that this one uses",
+                where=self.result.where(end + 3),
             )
         self.result.parametric.add(name)
         self.replace(end, end + 3, "")
@@ -286,7 +294,7 @@ class _Rewriter:
 
     def on_call(self, name: str, start: int, end: int) -> int:
         if name.isupper():
-            raise self.fail("only rules have parameters, terminals do not", start)
+            raise self.fail("only rules have parameters, terminals do not; name it in small letters", start)
         argument, stop = parametric.parse(self.source, end + 2, condition=False)
         self.extend("call", (name, argument), start, stop)
         return stop
@@ -298,13 +306,13 @@ class _Rewriter:
         while True:
             match = _TOKEN.match(self.source, position)
             if not match or match.lastgroup == "newline":
-                raise self.fail("the list of attributes has no closing ]", offset)
+                raise self.fail("the list of attributes has no closing ]; add it on the same line", offset)
             position = match.end()
             if match.group() in (",", "]"):
                 if tokens:
                     key, attribute = self.attribute(tokens)
                     if key in attributes:
-                        raise self.fail(f"the attribute {key} is given twice", attribute.offset)
+                        raise self.fail(f"the attribute {key} is given twice; keep one", attribute.offset)
                     attributes[key] = attribute
                 tokens = []
                 if match.group() == "]":
@@ -315,7 +323,7 @@ class _Rewriter:
     def attribute(self, tokens: list[re.Match[str]]) -> tuple[str, Attribute]:
         key, start = tokens[0].group(), tokens[0].start()
         if tokens[0].lastgroup != "name":
-            raise self.fail("an attribute begins with its name", start)
+            raise self.fail("an attribute begins with its name, as in [lazy]", start)
         if len(tokens) == 1:
             return key, Attribute("flag", "", start)
         if tokens[1].group() != "=":

@@ -34,14 +34,14 @@ def json_grammar(schema: Any) -> ir.Grammar:
         rest = {key: value for key, value in options.items() if key != "json_allowed_escapes"}
         return with_escapes(json_grammar({**schema, "x-guidance": rest}), options["json_allowed_escapes"])
     if not isinstance(options, dict):
-        raise InvalidConstraint("x-guidance is an object")
+        raise InvalidConstraint("x-guidance is an object; write {...}")
     for key, value in options.items():
         if key in _STRINGS and not isinstance(value, str):
             raise InvalidConstraint(f"{key} in x-guidance is a string")
         if key in _BOOLEANS and not isinstance(value, bool):
             raise InvalidConstraint(f"{key} in x-guidance is true or false")
         if key not in _STRINGS + _BOOLEANS or (key == "json_allow_general_unicode_escapes" and not value):
-            raise UnsupportedConstraint(f"the option {key} of x-guidance is not supported")
+            raise UnsupportedConstraint(f"the option {key} of x-guidance is not supported; leave it out")
     schema = {key: value for key, value in schema.items() if key != "x-guidance"}
     flexible = options.get("whitespace_flexible", True)
     items, keys = options.get("item_separator", ","), options.get("key_separator", ":")
@@ -57,7 +57,9 @@ def json_grammar(schema: Any) -> ir.Grammar:
             whole_as_digits=True,
         )
     if pattern is not None:
-        raise UnsupportedConstraint("whitespace_pattern beside other separators is not supported")
+        raise UnsupportedConstraint(
+            "whitespace_pattern beside other separators is not supported; put the blanks into the separators"
+        )
     return _separated(schema, items, keys, flexible)
 
 

@@ -42,6 +42,7 @@ NO_SAMPLING = (
 
 _CAPTURE_NAME = re.compile(r'"[A-Za-z0-9_.-]+"')
 _HARMLESS = frozenset({"capture", "stop_capture"})  # they name parts of the output, they change none
+KNOWN = "capture, lazy, max_tokens, stop, stop_capture, suffix, temperature"
 
 
 class Lexemes:
@@ -80,12 +81,16 @@ class Lexemes:
                 if attribute.kind not in ("string", *(("flag",) if key == "capture" else ())):
                     raise InvalidConstraint(f"the attribute {key} is a string", where=where)
                 if key == "stop_capture" and not {"stop", "suffix"} & attributes.keys():
-                    raise InvalidConstraint("stop_capture belongs to stop or suffix", where=where)
+                    raise InvalidConstraint(
+                        "stop_capture belongs to stop or suffix; give one of them, too", where=where
+                    )
             elif key == "lazy":
                 if attribute.kind != "flag":
-                    raise InvalidConstraint("lazy takes no value", where=where)
+                    raise InvalidConstraint("lazy takes no value; write [lazy]", where=where)
             elif key not in ("suffix", "stop"):
-                raise UnsupportedConstraint(f"the attribute {key} is not known", where=where)
+                raise UnsupportedConstraint(
+                    f"the attribute {key} is not known; known are {KNOWN}", where=where
+                )
         if "suffix" in attributes and "stop" in attributes:
             raise InvalidConstraint(
                 "stop and suffix are two names for one thing; give one",
@@ -127,7 +132,7 @@ class Lexemes:
         where = self.plain.where(attribute.offset)
         if attribute.kind == "name":
             if attribute.value not in self.definitions:
-                raise InvalidConstraint(f"{attribute.value} is used but not defined", where=where)
+                raise InvalidConstraint(f"{attribute.value} is used but not defined; define it", where=where)
             return self.terminals.node(self.terminals.named(Symbol(attribute.value)), where)
         if attribute.kind not in ("string", "regexp"):
             raise InvalidConstraint("stop and suffix are a string, a regexp or a terminal", where=where)

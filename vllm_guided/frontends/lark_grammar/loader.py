@@ -28,6 +28,7 @@ from lark.grammar import Symbol
 
 from vllm_guided.errors import GrammarError, InvalidConstraint, UnsupportedConstraint
 from vllm_guided.frontends.lark_grammar import dialect
+from vllm_guided.frontends.lark_grammar.advice import advised
 from vllm_guided.frontends.lark_grammar.plain_text import PlainText
 from vllm_guided.frontends.positions import offset_of
 
@@ -132,16 +133,22 @@ class _Builder(stock.GrammarBuilder):  # type: ignore[misc]
             definitions, exported = _cached_import(name, key)
         for wanted, called in key:
             if wanted not in exported:
-                raise InvalidConstraint(f"%import {name}.{wanted}: {name} does not define {wanted}")
+                raise InvalidConstraint(
+                    f"%import {name}.{wanted}: {name} does not define {wanted}; take a name that it has"
+                )
             if called in self._definitions:
-                raise InvalidConstraint(f"%import {name}.{wanted}: {called} is already defined")
+                raise InvalidConstraint(
+                    f"%import {name}.{wanted}: {called} is already defined; give it another name with ->"
+                )
         self._take(name, {called: copy(d) for called, d in definitions.items()})
         self.foreign |= definitions.keys()
 
     def _take(self, name: str, definitions: dict[str, Any]) -> None:
         for called in definitions:
             if called in self._definitions:
-                raise InvalidConstraint(f"%import {name}: {called} is already defined")
+                raise InvalidConstraint(
+                    f"%import {name}: {called} is already defined; give it another name with ->"
+                )
         self._definitions.update(definitions)
         self._keep_apart()
 
@@ -163,7 +170,7 @@ class Imports:
     ) -> dict[str, Any]:
         """What ``aliases`` and all they use are in the grammar of that name, under mangled names."""
         if name in self.under_way:
-            raise InvalidConstraint(f"the imported grammar {name!r} imports itself")
+            raise InvalidConstraint(f"the imported grammar {name!r} imports itself; leave that import out")
         self.under_way.append(name)
         try:
             return self._definitions(name, dotted_path, aliases, base_mangle)
@@ -198,7 +205,7 @@ class Imports:
         wanted = [mangle(alias) for alias in aliases]
         for alias, called in zip(aliases, wanted, strict=True):
             if called not in builder._definitions:
-                raise InvalidConstraint(f"{name} does not define {alias}")
+                raise InvalidConstraint(f"{name} does not define {alias}; import a name that it has")
         needed = dict.fromkeys(wanted)
         for called in list(needed):
             self._need(called, builder._definitions, needed)
@@ -271,6 +278,7 @@ def load(plain: PlainText, imports: Mapping[str, str] | None = None) -> Definiti
         with _LOCK:
             builder.load_grammar(plain.text, "<string>")
         builder.put_back()
+        refuse_aliases(builder._definitions, plain)
         builder.validate()
         check_terminals(builder._definitions, plain)
     return Definitions(builder._definitions, tuple(builder._ignore_names))
@@ -309,7 +317,7 @@ def _shown(token: Any) -> str:
 
 def _refused(message: str, plain: PlainText, line: int, column: int) -> InvalidConstraint:
     offset = offset_of(plain.text, max(line, 1), max(column, 1))
-    return InvalidConstraint(f"Lark cannot read the grammar: {message}", where=_place(plain, offset))
+    return InvalidConstraint(f"Lark cannot read the grammar: {advised(message)}", where=_place(plain, offset))
 
 
 def _place(plain: PlainText, offset: int) -> str:
@@ -328,8 +336,24 @@ def explained(error: Exception, plain: PlainText) -> InvalidConstraint:
     plain_words = [word for word in re.findall(r"[A-Za-z_][A-Za-z_0-9]*", message) if word not in _WORDS]
     for name in quoted + plain_words:
         if name in plain.names:
-            return InvalidConstraint(message, where=plain.where(plain.names[name][0]))
-    return InvalidConstraint(message, where=plain.where(0))
+            return InvalidConstraint(advised(message), where=plain.where(plain.names[name][0]))
+    return InvalidConstraint(advised(message), where=plain.where(0))
+
+
+def refuse_aliases(definitions: dict[str, Any], plain: PlainText) -> None:
+    """Refuse the aliases that Lark takes for uses of rules: those in terminals and in parentheses."""
+    for definition in definitions.values():
+        if definition.tree is None:
+            continue
+        allowed = () if definition.is_term else definition.tree.children
+        for alias in definition.tree.find_data("alias"):
+            name = alias.children[-1].name
+            if name not in definitions and not any(alias is option for option in allowed):
+                place = "a terminal" if definition.is_term else "parentheses"
+                raise InvalidConstraint(
+                    f"an alias (-> {name}) has no place in {place}; leave it out",
+                    where=plain.where((plain.names.get(name) or [0])[0]),
+                )
 
 
 def check_terminals(definitions: dict[str, Any], plain: PlainText) -> None:
@@ -352,9 +376,6 @@ def check_terminals(definitions: dict[str, Any], plain: PlainText) -> None:
                 continue
             used = rest.pop()
             places = plain.names.get(used.name) or [0]
-            if used.name not in definitions:  # an alias: terminals have none
-                message = f"an alias (-> {used.name}) has no place in a terminal"
-                raise InvalidConstraint(message, where=plain.where(places[0]))
             if not definitions[used.name].is_term:
                 user = "%ignore" if name.startswith("__IGNORE") else f"the terminal {name}"
                 message = f"{user} cannot use the rule {used.name}; write what it needs as terminals"

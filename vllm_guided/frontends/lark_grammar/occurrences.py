@@ -107,6 +107,7 @@ class Occurrences:
     def mixed(self, name: str) -> UnsupportedConstraint:
         places = self.plain.names.get(name, [0])
         return UnsupportedConstraint(
-            f"{name}: templates and parametric rules cannot stand in one grammar with lazy, suffix or stop",
+            f"{name}: templates and parametric rules cannot stand in one grammar with lazy, suffix or stop;"
+            " write the rules out",
             where=self.plain.where(places[0]),
         )

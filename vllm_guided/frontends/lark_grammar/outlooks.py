@@ -38,6 +38,7 @@ class Outlooks:
         self.watches = watches
         self.known: dict[str, Outlook | None] = {}
         self.scanners: list[tuple[Scanner, int, int]] = []
+        self.names: list[str] = []
         self.machines: dict[tuple[int, Before], Machine] = {}
 
     def of(self, pattern: str, name: str) -> Outlook | None:
@@ -50,6 +51,7 @@ class Outlooks:
         if not any(sign in pattern for sign in _SIGNS) or not _looks_around(pattern):
             return None
         number = len(self.scanners)
+        self.names.append(name)
         self.scanners.append(_scanner(pattern, name, number))
         return Outlook(number)
 
@@ -61,7 +63,10 @@ class Outlooks:
             wanted = Wanted((), {end: ()}, {end: None})
             machine = build(scanner, self.watches, [start], wanted, before)
             if machine.ends[0]:
-                raise InvalidConstraint("a terminal that looks around must not match nothing")
+                raise InvalidConstraint(
+                    f"{self.names[outlook.number]} looks at the text around it and can match nothing; make what"
+                    " uses it optional instead"
+                )
             self.machines[key] = machine
         return self.machines[key]
 

@@ -53,7 +53,11 @@ class _Reader:
     def take(self, expected: str = "") -> str:
         match = _WORD.match(self.source, self.offset)
         if not match or (expected and match[1] != expected):
-            raise self.fail(f"expected {expected!r} here" if expected else "this parameter is not complete")
+            raise self.fail(
+                f"expected {expected!r} here"
+                if expected
+                else "this parameter is not complete; it is _, a number or as in incr(_)"
+            )
         self.offset = match.end()
         return match[1]
 
@@ -62,7 +66,7 @@ class _Reader:
         try:
             number = int(word, 0)
         except ValueError:
-            raise self.fail(f"expected a number, not {word!r}") from None
+            raise self.fail(f"expected a number here, not {word!r}") from None
         if number > limit:
             raise self.fail(f"the number {number} is too large; the limit is {limit}")
         return number
@@ -84,7 +88,7 @@ class _Reader:
 
     def expression(self, known: dict[str, int], depth: int = 0) -> Expression:
         if depth > 50:
-            raise self.fail("the condition is nested too deeply")
+            raise self.fail("the condition is nested too deeply; spread it over rules")
         word = self.take()
         if word == "true" and "and" in known:
             return ("true",)

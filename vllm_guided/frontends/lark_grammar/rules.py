@@ -72,6 +72,7 @@ class Rules:
         self.embedded = 0
         self.outlooks = Outlooks(Watches())
         self.looking: dict[str, Outlook] = {}
+        self.looked = ""  # the place of one of them
         ignored = [self.ignored(name) for name in definitions.ignored]
         self.skips = Skips(ignored, self.out)
         if self.skips.groups and plain.options.get("allow_initial_skip") is False:
@@ -83,6 +84,18 @@ class Rules:
 
     def grammar(self, start: str) -> ir.Grammar:
         """The grammar of everything ``start`` derives."""
+        grammar = self.unwatched(start)
+        if not self.looking:
+            return grammar
+        try:
+            return watched(grammar, self.looking, self.outlooks)
+        except GrammarError as error:
+            names = re.findall(r"\w+", error.message)
+            where = next(filter(None, map(self.where, names)), self.looked)
+            raise type(error)(error.message, where=where) from None
+
+    def unwatched(self, start: str) -> ir.Grammar:
+        """The same with terminals that look around as what they match by themselves."""
         definition = self.definitions.get(start)
         if definition is None or definition.is_term:
             raise InvalidConstraint(
@@ -91,21 +104,15 @@ class Rules:
             )
         if start in self.plain.parametric or definition.params:
             raise InvalidConstraint(
-                f"{start!r} has parameters and cannot be the start rule", where=self.where(start)
+                f"{start!r} has parameters and cannot be the start rule; start from a rule that uses it",
+                where=self.where(start),
             )
         self.lexemes.analyse(start)
         root = self.use((start, None, ()))
         self._convert_pending()
         begin = "%start"
         self.out[begin] = ir.Rule(self.skips.behind(root))
-        grammar = ir.Grammar(self.out, begin)
-        if not self.looking:
-            return grammar
-        try:
-            return watched(grammar, self.looking, self.outlooks)
-        except GrammarError as error:
-            names = re.findall(r"\w+", error.message)
-            raise type(error)(error.message, where=next(filter(None, map(self.where, names)), "")) from None
+        return ir.Grammar(self.out, begin)
 
     def convert_all(self) -> None:
         """Convert the rules that the start does not reach, too."""
@@ -130,7 +137,7 @@ class Rules:
         if name is None:
             if len(self.names) >= MAX_RULES:
                 raise ConstraintTooComplex(
-                    f"templates and parameters expand to more than {MAX_RULES:,} rules",
+                    f"templates and parameters expand to more than {MAX_RULES:,} rules; use fewer arguments",
                     where=self.where(key[0]),
                 )
             name = key[0]
@@ -147,7 +154,7 @@ class Rules:
         definition = self.definitions[key[0]]
         if definition.tree is None:
             raise InvalidConstraint(
-                f"the rule {key[0]} is declared but never defined", where=self.where(key[0])
+                f"the rule {key[0]} is declared but never defined; define it", where=self.where(key[0])
             )
         lexeme = self.lexemes.emitted(key[0])
         if lexeme is not None:
@@ -224,7 +231,9 @@ class Rules:
     def symbol(self, symbol: Symbol, occurrence: LarkTree) -> ir.Node:
         definition = self.definitions.get(symbol.name)
         if definition is None:
-            raise InvalidConstraint(f"{symbol.name} is used but not defined", where=self.where(symbol.name))
+            raise InvalidConstraint(
+                f"{symbol.name} is used but not defined; define it", where=self.where(symbol.name)
+            )
         if definition.is_term:
             return self.terminal(symbol.name, occurrence)
         if symbol.name in self.plain.parametric:
@@ -234,7 +243,8 @@ class Rules:
             )
         if definition.params:
             raise InvalidConstraint(
-                f"the template {symbol.name} is used without arguments", where=self.where(symbol.name)
+                f"the template {symbol.name} is used without arguments: write {symbol.name}{{...}}",
+                where=self.where(symbol.name),
             )
         return self.use((symbol.name, None, ()))
 
@@ -244,13 +254,16 @@ class Rules:
         if name in scope.names:
             target = scope.names[name]
             if not isinstance(target, Symbol):
-                raise InvalidConstraint(f"{name} is used as a template, but is none", where=self.where(name))
+                raise InvalidConstraint(
+                    f"{name} is used as a template, but is none; pass the name of one", where=self.where(name)
+                )
             name = target.name
         definition = self.definitions.get(name)
         arguments = tuple(self.argument(child, scope) for child in tree.children[1:])
         if definition is None or definition.is_term or len(definition.params) != len(arguments):
             raise InvalidConstraint(
-                f"{name} is not a template with {len(arguments)} parameters", where=self.where(symbol.name)
+                f"{name} is not a template with {len(arguments)} parameters; give as many as it has",
+                where=self.where(symbol.name),
             )
         return self.use((name, None, arguments))
 
@@ -291,11 +304,13 @@ class Rules:
         """A use of a terminal that looks around: a rule that :mod:`watched` puts the terminal in for."""
         if self.lexemes.rivals.get(id(occurrence)):
             raise UnsupportedConstraint(
-                f"{name} looks at the text around it, which terminals beside lazy rules cannot",
+                f"{name} looks at the text around it, which terminals beside lazy rules cannot; write it"
+                " without",
                 where=self.where(name) or self.place(occurrence),
             )
         rule = f"%look{outlook.number}"
         self.looking[rule] = outlook
+        self.looked = self.looked or self.where(name) or self.place(occurrence)
         self.out[rule] = ir.Rule(body)
         return self.skips.before(ir.Ref(rule), first_of(body, {}), None)
 
@@ -329,7 +344,9 @@ class Rules:
         match extension.kind:
             case "condition":
                 if scope.number is None:
-                    raise InvalidConstraint("%if stands in parametric rules (name::_) only", where=where)
+                    raise InvalidConstraint(
+                        "%if stands in parametric rules (name::_) only; leave it out", where=where
+                    )
                 return ir.EMPTY if parametric.holds(extension.value, scope.number) else ir.NOTHING
             case "call":
                 return self.call(extension, scope, where)
@@ -350,9 +367,9 @@ class Rules:
     def call(self, extension: Extension, scope: _Scope, where: str) -> ir.Node:
         name, argument = extension.value
         if name not in self.definitions:
-            raise InvalidConstraint(f"{name} is used but not defined", where=where)
+            raise InvalidConstraint(f"{name} is used but not defined; define it as {name}::_", where=where)
         if name not in self.plain.parametric:
-            raise InvalidConstraint(f"the rule {name} is not parametric", where=where)
+            raise InvalidConstraint(f"the rule {name} is not parametric; leave the :: out", where=where)
         if scope.number is None and parametric.needs_parameter(argument):
             raise InvalidConstraint(
                 f"{scope.key[0]} is not parametric and has no number to pass on; write {name}::0",
@@ -371,7 +388,7 @@ class Rules:
                 from vllm_guided.frontends.lark import nested_lark_grammar
 
                 if self.depth >= MAX_NESTED:
-                    raise ConstraintTooComplex(f"%lark is nested more than {MAX_NESTED} times")
+                    raise ConstraintTooComplex(f"%lark is nested more than {MAX_NESTED} times; use rules")
                 grammar = nested_lark_grammar(extension.value, self.depth + 1, self.imports)
         except GrammarError as error:
             inner = f"{error.where}: {error.message}" if error.where else error.message

@@ -186,7 +186,9 @@ class Terminals:
         if key not in self.patterns:
             self.patterns[key] = self._pattern(tree)
             if len(self.patterns[key] or "") > MAX_PATTERN:
-                raise ConstraintTooComplex(f"a terminal grows beyond {MAX_PATTERN:,} characters of regexp")
+                raise ConstraintTooComplex(
+                    f"a terminal grows beyond {MAX_PATTERN:,} characters of regexp; make it a rule"
+                )
         return self.patterns[key]
 
     def _pattern(self, tree: Any) -> str | None:
@@ -199,7 +201,8 @@ class Terminals:
                 low, high = (self._range_end(token) for token in tree.children)
                 if low > high:
                     raise InvalidConstraint(
-                        "the range is the wrong way round", where=self.where(tree.children[0])
+                        f'the range is the wrong way round; write "{high}".."{low}"',
+                        where=self.where(tree.children[0]),
                     )
                 return f"[{re.escape(low)}-{re.escape(high)}]"
             case "alias":
@@ -207,7 +210,9 @@ class Terminals:
                     "an alias (->) has no place in a terminal", where=self.where(tree.children[-1])
                 )
             case "template_usage":
-                raise InvalidConstraint("a template has no place in a terminal", where=self._place(tree))
+                raise InvalidConstraint(
+                    "a template has no place in a terminal; make it a rule", where=self._place(tree)
+                )
         parts = [self.pattern(child) if isinstance(child, Tree | Symbol) else "" for child in tree.children]
         if any(part is None for part in parts):
             return None
@@ -251,14 +256,16 @@ class Terminals:
         places = self.plain.names.get(symbol.name)
         where = self.plain.where(places[0]) if places else ""
         if definition is None:
-            raise InvalidConstraint(f"{symbol.name} is used but not defined", where=where)
+            raise InvalidConstraint(f"{symbol.name} is used but not defined; define it", where=where)
         if not definition.is_term:
             raise InvalidConstraint(
                 f"a terminal, or a rule that is lazy or has a suffix, cannot use the rule {symbol.name}",
                 where=where,
             )
         if definition.tree is None:
-            raise InvalidConstraint(f"{symbol.name} is a special token; terminals are text", where=where)
+            raise InvalidConstraint(
+                f"{symbol.name} is a special token; terminals are text: use it in a rule", where=where
+            )
         tree: LarkTree = definition.tree
         return tree
 
@@ -293,7 +300,7 @@ class Terminals:
             raise InvalidConstraint("& stands between two terminals, ~ before one")
         nodes = [ir.sequence(*conjunct) for conjunct in conjuncts]
         if any(isinstance(node, ir.Sequence) and len(node.items) > MAX_ITEMS for node in nodes):
-            raise ConstraintTooComplex(f"a terminal grows beyond {MAX_ITEMS:,} parts")
+            raise ConstraintTooComplex(f"a terminal grows beyond {MAX_ITEMS:,} parts; make it a rule")
         if len(nodes) == 1:
             return nodes[0]
         automaton = regular.dfa(nodes[0])
@@ -328,9 +335,12 @@ class Terminals:
         if extension.kind == "regex":
             return structured_regex(extension, where)
         if extension.kind == "condition":
-            raise InvalidConstraint("%if has no place in a terminal", where=where)
+            raise InvalidConstraint("%if has no place in a terminal; make it a rule", where=where)
         what = {"special": "special tokens", "call": "parametric rules"}.get(extension.kind)
-        raise InvalidConstraint(f"{what or '%' + extension.kind} cannot be used in terminals", where=where)
+        raise InvalidConstraint(
+            f"{what or '%' + extension.kind} cannot be used in terminals; name it in small letters",
+            where=where,
+        )
 
 
 def _code_point(match: re.Match[str]) -> str:
@@ -353,16 +363,18 @@ def structured_regex(extension: Extension, where: str) -> ir.Node:
     kinds = ("substring_chars", "substring_words", "substring_chunks")
     for key in fields:
         if key not in kinds:
-            raise UnsupportedConstraint(f"the field {key!r} of %regex is not known", where=where)
+            raise UnsupportedConstraint(
+                f"the field {key!r} of %regex is not known; known are {', '.join(kinds)}", where=where
+            )
     if len(fields) != 1:
         raise InvalidConstraint(f"%regex takes exactly one of {', '.join(kinds)}", where=where)
     ((kind, value),) = fields.items()
     if kind == "substring_chunks":
         if not isinstance(value, list) or not all(isinstance(chunk, str) for chunk in value):
-            raise InvalidConstraint("substring_chunks is an array of strings", where=where)
+            raise InvalidConstraint('substring_chunks is an array of strings; write ["..."]', where=where)
         return substring_node([joined_surrogates(chunk, where) for chunk in value])
     if not isinstance(value, str):
-        raise InvalidConstraint(f"{kind} is a string", where=where)
+        raise InvalidConstraint(f"{kind} is a string; quote it", where=where)
     value = joined_surrogates(value, where)
     return substring_node(list(value) if kind == "substring_chars" else re.findall(r"\s+|\w+|[^\w\s]", value))
 
@@ -372,4 +384,6 @@ def joined_surrogates(text: str, where: str) -> str:
     try:
         return text.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
-        raise InvalidConstraint("the string contains half a surrogate pair", where=where) from None
+        raise InvalidConstraint(
+            "the string contains half a surrogate pair; write the whole character", where=where
+        ) from None

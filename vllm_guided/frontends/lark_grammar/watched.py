@@ -19,6 +19,7 @@ from vllm_guided.grammar import ir
 
 MAX_SPOTS = 10_000
 MAX_WRITTEN_OUT = 200
+MAX_EDGES = 400_000  # a second's work
 
 #: The watch under way, and whether nothing has been read yet.
 Context = tuple[int, bool]
@@ -46,6 +47,7 @@ class _Product:
         self.queue: list[Spot] = []
         self.edges: list[tuple[int, ir.Node, int]] = []
         self.size = 0
+        self.joined = 0
         self.spot: Spot = (grammar.start, (NOTHING, True))
 
     def _loud(self) -> set[str]:
@@ -84,9 +86,7 @@ class _Product:
     def _known(self, spot: Spot) -> dict[Context, int]:
         if spot not in self.exits:
             if len(self.exits) >= MAX_SPOTS:
-                raise ConstraintTooComplex(
-                    "terminals that look around can stand in too many places; make them simpler"
-                )
+                raise _too_many()
             self.exits[spot] = {}
             self.readers[spot] = set()
             self.queue.append(spot)
@@ -108,6 +108,9 @@ class _Product:
         return self.size - 1
 
     def _join(self, nodes: Nodes, context: Context, label: ir.Node, source: int) -> None:
+        self.joined += 1
+        if self.joined > MAX_EDGES:
+            raise _too_many()
         if context not in nodes:
             nodes[context] = self._new()
         self.edges.append((source, label, nodes[context]))
@@ -226,3 +229,9 @@ class _Product:
                 if source == state:
                     found = self._node(label, {context: nodes[context]})
                     todo.extend((target, later, node) for later, node in found.items())
+
+
+def _too_many() -> ConstraintTooComplex:
+    return ConstraintTooComplex(
+        "terminals that look around can stand in too many places; make them simpler, or the rules fewer"
+    )

@@ -19,6 +19,7 @@ from vllm_guided.grammar import ir
 
 MAX_SPOTS = 30_000
 MAX_EDGES = 400_000
+MAX_WORK = 1_500_000  # edges looked at: a few seconds
 
 #: A view, a watch, and the mask of terminals that may not come next.
 Context = tuple[int, int, int]
@@ -51,6 +52,7 @@ class Contexts:
         self.queue: list[Spot] = []
         self.waiting: set[Spot] = set()
         self.edges = 0
+        self.looked = 0
 
     def grammar(self) -> ir.Grammar:
         """The grammar of the first production's right side."""
@@ -133,11 +135,17 @@ class Contexts:
         return list(edges), ends
 
     def _look(self, spot: Spot) -> None:
-        _, ends = self._paths(spot)
+        edges, ends = self._paths(spot)
         known = self.exits[spot]
         before = len(known)
         for context in ends:
             known.setdefault(context, len(known))
+        self.looked += len(edges)
+        if self.looked > MAX_WORK:
+            raise ConstraintTooComplex(
+                "with parser='lalr', the contexts of rules take too long to tell apart; make the grammar smaller,"
+                " or its terminals easier to tell apart"
+            )
         if len(known) > before:
             for reader in self.readers[spot]:
                 self._enqueue(reader)

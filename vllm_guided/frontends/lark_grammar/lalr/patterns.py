@@ -143,7 +143,7 @@ def _assertion(item: Expression, behind: bool, negated: bool) -> Assertion:
         )
     if behind or not _stays_inside(item, 0):
         raise UnsupportedConstraint(
-            "a lookaround in a terminal's lookaround cannot look at the text before that"
+            "a lookaround in a terminal's lookaround cannot look at the text before that; write it without"
         )
     automaton = regular.dfa(pattern_node(concat([item, ANYTHING]), search=False, encode=utf8))
     return Assertion(automaton, behind, negated, whole=True, settled=_settled(automaton))

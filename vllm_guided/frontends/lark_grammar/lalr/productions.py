@@ -15,6 +15,7 @@ from lark.load_grammar import Grammar
 from lark.tree import Tree
 
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
+from vllm_guided.frontends.lark_grammar.advice import advised
 from vllm_guided.frontends.lark_grammar.loader import LarkTree
 
 MAX_EXPANSIONS = 20_000
@@ -43,7 +44,8 @@ class Compiled:
         try:
             compiled = Grammar(rules, terminals, list(ignored)).compile([start], set())  # type: ignore[no-untyped-call]
         except (LarkError, AssertionError, ValueError, SyntaxError) as error:
-            raise InvalidConstraint(f"Lark cannot compile the grammar: {error}") from None
+            message = advised(str(error).split("\n\n")[0])
+            raise InvalidConstraint(f"Lark cannot compile the grammar: {message}") from None
         except ImportError as error:
             raise InvalidConstraint(
                 f"with parser='lalr', \\p{{...}} has no place in terminals: {error}"
@@ -53,7 +55,7 @@ class Compiled:
             symbol.name for rule in self.rules for symbol in rule.expansion if isinstance(symbol, NonTerminal)
         } - {rule.origin.name for rule in self.rules}
         if undefined:
-            raise InvalidConstraint(f"{', '.join(sorted(undefined))}: used, but not defined")
+            raise InvalidConstraint(f"{', '.join(sorted(undefined))}: used, but not defined; define it")
 
 
 def _resolved(tree: LarkTree, definitions: dict[str, Any]) -> LarkTree:

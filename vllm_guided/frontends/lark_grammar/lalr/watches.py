@@ -15,7 +15,7 @@ from vllm_guided.errors import ConstraintTooComplex
 
 VIOLATED = -1
 NOTHING = 0  # the watch that forbids nothing
-MAX_WATCHES = 20_000
+MAX_WATCHES = 6_000
 
 #: From a description to whether the text may end there, and where bytes lead: to another description,
 #: to None (nothing to watch any more) or to VIOLATED.
@@ -109,8 +109,7 @@ class Watches:
         for description in todo:
             if len(todo) + len(self.watches) > MAX_WATCHES:
                 raise ConstraintTooComplex(
-                    "with parser='lalr', telling where tokens end needs too much looking ahead;"
-                    " make the terminals simpler"
+                    "telling where tokens end needs too much looking ahead; make the terminals simpler"
                 )
             may_end, edges = self._rows(description, step)
             grouped: dict[Hashable, int] = {}

@@ -188,8 +188,8 @@ class _Rewriter:
             return end
         if word not in ("%ignore", "%import", "%declare", "%override", "%extend"):
             raise UnsupportedConstraint(
-                f"the directive {word} is not known; there are %import, %ignore, %declare, %extend, %override,"
-                " %json, %lark, %regex and %llguidance",
+                f"the directive {word} is not known; there are %import, %ignore, %declare, %extend,"
+                " %override, %json, %lark, %regex and %llguidance",
                 where=self.result.where(start),
             )
         self.emit(word)

@@ -20,15 +20,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from lark import Token, Tree
+from lark import Token
 from lark import load_grammar as stock
 from lark.exceptions import GrammarError as LarkGrammarError
 from lark.exceptions import LarkError, UnexpectedCharacters, UnexpectedToken
-from lark.grammar import Symbol
 
 from vllm_guided.errors import GrammarError, InvalidConstraint, UnsupportedConstraint
 from vllm_guided.frontends.lark_grammar import dialect
 from vllm_guided.frontends.lark_grammar.advice import advised
+from vllm_guided.frontends.lark_grammar.checks import check_terminals, refuse_aliases, symbols
 from vllm_guided.frontends.lark_grammar.plain_text import PlainText
 from vllm_guided.frontends.positions import offset_of
 
@@ -222,7 +222,7 @@ class Imports:
             definition = definitions[todo.pop()]
             if definition.tree is None:
                 continue
-            for symbol in _symbols(definition.tree):
+            for symbol in symbols(definition.tree):
                 if symbol.name in definitions and symbol.name not in needed:
                     needed[symbol.name] = None
                     todo.append(symbol.name)
@@ -338,65 +338,3 @@ def explained(error: Exception, plain: PlainText) -> InvalidConstraint:
         if name in plain.names:
             return InvalidConstraint(advised(message), where=plain.where(plain.names[name][0]))
     return InvalidConstraint(advised(message), where=plain.where(0))
-
-
-def refuse_aliases(definitions: dict[str, Any], plain: PlainText) -> None:
-    """Refuse the aliases that Lark takes for uses of rules: those in terminals and in parentheses."""
-    for definition in definitions.values():
-        if definition.tree is None:
-            continue
-        allowed = () if definition.is_term else definition.tree.children
-        for alias in definition.tree.find_data("alias"):
-            name = alias.children[-1].name
-            if name not in definitions and not any(alias is option for option in allowed):
-                place = "a terminal" if definition.is_term else "parentheses"
-                raise InvalidConstraint(
-                    f"an alias (-> {name}) has no place in {place}; leave it out",
-                    where=plain.where((plain.names.get(name) or [0])[0]),
-                )
-
-
-def check_terminals(definitions: dict[str, Any], plain: PlainText) -> None:
-    """Refuse terminals that use rules, or themselves."""
-    uses = {
-        name: _symbols(definition.tree)
-        for name, definition in definitions.items()
-        if definition.is_term and definition.tree is not None
-    }
-    done: set[str] = set()
-    for first in uses:
-        path: list[tuple[str, list[Any]]] = [(first, list(uses[first]))]
-        under_way = {first}
-        while path:
-            name, rest = path[-1]
-            if not rest:
-                path.pop()
-                under_way.discard(name)
-                done.add(name)
-                continue
-            used = rest.pop()
-            places = plain.names.get(used.name) or [0]
-            if not definitions[used.name].is_term:
-                user = "%ignore" if name.startswith("__IGNORE") else f"the terminal {name}"
-                message = f"{user} cannot use the rule {used.name}; write what it needs as terminals"
-                raise InvalidConstraint(message, where=plain.where(places[0]))
-            if used.name in under_way:
-                message = f"the terminal {used.name} uses itself; only rules (in small letters) can"
-                raise InvalidConstraint(message, where=plain.where(places[0]))
-            if used.name in uses and used.name not in done:
-                under_way.add(used.name)
-                path.append((used.name, list(uses[used.name])))
-
-
-def _symbols(tree: LarkTree) -> list[Any]:
-    found: list[Any] = []
-    stack = [tree]
-    seen: set[int] = set()
-    while stack:
-        item = stack.pop()
-        if isinstance(item, Symbol):
-            found.append(item)
-        elif isinstance(item, Tree) and id(item) not in seen:
-            seen.add(id(item))
-            stack.extend(item.children)
-    return found

@@ -64,8 +64,8 @@ class Outlooks:
             machine = build(scanner, self.watches, [start], wanted, before)
             if machine.ends[0]:
                 raise InvalidConstraint(
-                    f"{self.names[outlook.number]} looks at the text around it and can match nothing; make what"
-                    " uses it optional instead"
+                    f"{self.names[outlook.number]} looks at the text around it and can match nothing; make"
+                    " what uses it optional instead"
                 )
             self.machines[key] = machine
         return self.machines[key]

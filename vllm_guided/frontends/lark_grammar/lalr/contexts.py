@@ -143,8 +143,8 @@ class Contexts:
         self.looked += len(edges)
         if self.looked > MAX_WORK:
             raise ConstraintTooComplex(
-                "with parser='lalr', the contexts of rules take too long to tell apart; make the grammar smaller,"
-                " or its terminals easier to tell apart"
+                "with parser='lalr', the contexts of rules take too long to tell apart; make the grammar"
+                " smaller, or its terminals easier to tell apart"
             )
         if len(known) > before:
             for reader in self.readers[spot]:

@@ -1,4 +1,4 @@
-"""What Lark's loader leaves to later steps, or says less clearly: aliases and uses that terminals cannot have.
+"""What Lark's loader leaves to later steps, or says less clearly: aliases and uses that terminals have not.
 
 In: definitions as Lark's loader has them (:class:`~.loader.Definitions`), and the text they come from. Out:
 an error with a place, or nothing.

@@ -64,13 +64,19 @@ KINDS = {
             "frontends/ebnf.py",
             "frontends/ebnf_grammar/*.py",
             "frontends/free_text.py",
+            "frontends/productive.py",
             "frontends/substring.py",
         ),
         ("half_a_pair(", 'InvalidConstraint( f"the {what} {pattern!r} contains a lone surrogate'),
     ),
     "lark": Kind(
         "frontends.lark:lark_grammar",
-        ("frontends/lark.py", "frontends/lark_grammar/*.py", "frontends/lark_grammar/lalr/*.py"),
+        (
+            "frontends/lark.py",
+            "frontends/lark_grammar/*.py",
+            "frontends/lark_grammar/lalr/*.py",
+            "frontends/productive.py",
+        ),
         (
             "half_a_pair(",
             # Lark says these first

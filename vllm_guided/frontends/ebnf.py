@@ -19,6 +19,7 @@ from vllm_guided.frontends.ebnf_grammar.attributes import applied, regular_asser
 from vllm_guided.frontends.ebnf_grammar.lookahead import carried_out
 from vllm_guided.frontends.ebnf_grammar.parser import Parser
 from vllm_guided.frontends.positions import half_a_pair, line_and_column
+from vllm_guided.frontends.productive import refuse_empty
 from vllm_guided.frontends.regular import is_regular
 from vllm_guided.frontends.wide import is_wide
 from vllm_guided.grammar import ir
@@ -68,9 +69,11 @@ def _convert(text: str, root: str) -> ir.Grammar:
                 assertions[name] = regular_assertion(node, bodies, parsed.assertions)
         with _placed(text, parsed.places[next(iter(assertions))]):
             bodies = carried_out(bodies, root, assertions)
-    return ir.Grammar(
+    grammar = ir.Grammar(
         {name: ir.Rule(body, is_regular(body) and is_wide(body)) for name, body in bodies.items()}, root
     )
+    refuse_empty(grammar, lambda name: line_and_column(text, parsed.places.get(name, 0)))
+    return grammar
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from vllm_guided.frontends.lark_grammar import dialect, loader
 from vllm_guided.frontends.lark_grammar.lalr.frontend import lalr_grammar
 from vllm_guided.frontends.lark_grammar.rules import Rules
 from vllm_guided.frontends.positions import half_a_pair
+from vllm_guided.frontends.productive import refuse_empty
 from vllm_guided.grammar import ir
 
 PARSERS = ("earley", "lalr")
@@ -66,9 +67,11 @@ def _convert(text: str, start: str, depth: int, parser: str, imports: Mapping[st
         plain = dialect.plain(text)
         definitions = loader.load(plain, imports)
         rules = Rules(plain, definitions, depth, imports)
+        grammar = rules.grammar(start) if parser == "earley" else rules.unwatched(start)
+        if not depth:
+            refuse_empty(grammar, lambda name: rules.where(name) or plain.where(0))
         if parser == "earley":
-            return rules.grammar(start)
-        rules.unwatched(start)
+            return grammar
         rules.convert_all()  # Lark compiles every rule, so each has to be sound before it does
         return lalr_grammar(plain, definitions, start)
     except ConstraintTooComplex as error:

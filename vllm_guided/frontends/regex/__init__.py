@@ -10,10 +10,18 @@ Patterns without lookaround go straight to IR (:mod:`translate`); the others thr
 
 from __future__ import annotations
 
-from vllm_guided.automaton.char_expression import ANYTHING, Expression, concat
+from vllm_guided.automaton.char_expression import (
+    ANYTHING,
+    Alternation,
+    Chars,
+    Concat,
+    Expression,
+    Repetition,
+    concat,
+)
 from vllm_guided.automaton.characters import CharDfa
 from vllm_guided.errors import InvalidConstraint
-from vllm_guided.frontends.regex.parser import parse
+from vllm_guided.frontends.regex.parser import empty_class, parse
 from vllm_guided.frontends.regex.translate import Encoder, pattern_node, utf8
 from vllm_guided.grammar import ir
 
@@ -60,9 +68,29 @@ def regex_grammar(pattern: str, *, dialect: str = "python", flags: str = "") -> 
     """
     node = regex_node(pattern, dialect=dialect, flags=flags)
     if node == ir.NOTHING:
+        if not _has_text(parse(pattern, dialect=dialect, flags=flags)):
+            raise InvalidConstraint(
+                "no character is in this class, so no text matches the pattern; take it out, or name"
+                " characters in it",
+                where=empty_class(pattern, dialect=dialect, flags=flags) or "regex",
+            )
         raise InvalidConstraint(
             "no text matches the whole pattern: a lookaround or anchor in it contradicts the rest;"
             " take it out",
             where="regex",
         )
     return ir.Grammar({"start": ir.Rule(node)}, "start")
+
+
+def _has_text(tree: Expression) -> bool:
+    """Whether some text matches the tree, its lookaround aside."""
+    match tree:
+        case Chars(ranges):
+            return bool(ranges)
+        case Concat(items):
+            return all(map(_has_text, items))
+        case Alternation(options):
+            return any(map(_has_text, options))
+        case Repetition(item, minimum, _):
+            return minimum == 0 or _has_text(item)
+    return True

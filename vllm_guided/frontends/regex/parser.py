@@ -53,8 +53,18 @@ def parse(pattern: str, *, dialect: str = "python", flags: str = "") -> Expressi
     return _Parser(pattern, dialect, frozenset(flags)).parse()
 
 
+def empty_class(pattern: str, *, dialect: str = "python", flags: str = "") -> str:
+    """The place of the first class of the pattern that no character is in; empty if there is none."""
+    parser = _Parser(pattern, dialect, frozenset(flags))
+    parser.parse()
+    return parser.where(parser.empty) if parser.empty >= 0 else ""
+
+
 class _Parser(Escapes):
     """Recursive descent; one method per production."""
+
+    empty = -1
+    """Where the first class without a character begins."""
 
     def parse(self) -> Expression:
         tree = self.disjunction(0)
@@ -102,7 +112,10 @@ class _Parser(Escapes):
         if character == "(":
             return self.group(depth)
         if character == "[":
-            return Chars(self.character_class()), True
+            found = self.character_class()
+            if not found and self.empty < 0:
+                self.empty = start
+            return Chars(found), True
         self.position += 1
         match character:
             case ".":

@@ -30,7 +30,8 @@ def refuse_empty(grammar: ir.Grammar, where: Callable[[str], str]) -> None:
         if not derives(grammar.rules[name].body, grammar.rules):
             raise InvalidConstraint(
                 f"no output can satisfy this grammar: {_called(name)} has a part that matches no text (a"
-                " class without characters, or a pattern that contradicts itself); mend it, or give another option",
+                " class without characters, or a pattern that contradicts itself); mend it, or give another"
+                " option",
                 where=where(_base(name)),
             )
     looping = next(name for name in reversed(order) if _base(name))

@@ -42,7 +42,7 @@ from vllm_guided.collector import paused
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
 from vllm_guided.frontends.json_schema.algebra import Algebra
 from vllm_guided.frontends.json_schema.documents import Document, parse
-from vllm_guided.frontends.json_schema.emitter import Emitter
+from vllm_guided.frontends.json_schema.emitter import Emitter, Leaves
 from vllm_guided.frontends.json_schema.generic import add_generic
 from vllm_guided.frontends.json_schema.keywords import read
 from vllm_guided.frontends.json_schema.layout import layout_of
@@ -64,6 +64,8 @@ def json_schema_grammar(
     property_order: str = "any",
     whole_as_digits: bool = False,
     documents: Mapping[str, Any] | None = None,
+    prefix: str = "",
+    leaves: Leaves | None = None,
 ) -> ir.Grammar:
     """The grammar of the JSON texts that are valid under ``schema``.
 
@@ -77,6 +79,9 @@ def json_schema_grammar(
             first, in the order of ``properties``.
         whole_as_digits: integers are written as digits, never as ``1.0``.
         documents: schemas that may be referred to, by their absolute URIs; nothing is fetched.
+        prefix: of the names of its own rules, where it becomes part of another grammar; the rules of JSON
+            itself keep their names.
+        leaves: what several grammars with different prefixes share beside those; it is added to.
 
     Returns:
         The grammar; its start rule derives the whole text, without blanks around it.
@@ -99,7 +104,8 @@ def json_schema_grammar(
         with closing(Document(root, documents, text)) as document:
             algebra = Algebra(read, closed_objects=additional_properties is False)
             layout = layout_of(any_whitespace, whitespace_pattern)
-            with closing(Emitter(algebra, layout, property_order == "any", whole_as_digits)) as emitter:
+            emitter = Emitter(algebra, layout, property_order == "any", whole_as_digits, prefix, leaves)
+            with closing(emitter):
                 return emitter.grammar(algebra.terms.place(document.place()))
 
     try:

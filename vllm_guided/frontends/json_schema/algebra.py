@@ -9,7 +9,7 @@ once; what is empty only deep inside is found when the grammar is complete.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint
@@ -50,6 +50,8 @@ class Algebra:
         self._norms: dict[tuple[Term, bool], Norm] = {(EVERYTHING, False): ANY, (NOTHING, False): EMPTY}
         self._active: set[tuple[Term, bool]] = set()
         self._empty: dict[Term, bool] = {EVERYTHING: False, NOTHING: True}
+        # By identity, with the tuples themselves so that they keep it.
+        self._by_name: dict[int, tuple[tuple[tuple[str, Term], ...], dict[str, Term]]] = {}
         self._depth = 0
         self._floor = 0
         self._steps = 0
@@ -142,6 +144,13 @@ class Algebra:
             self._floor = floor
         self._empty[term] = found
         return found
+
+    def by_name(self, properties: tuple[tuple[str, Term], ...]) -> Mapping[str, Term]:
+        """The properties of a shape as a mapping, made once."""
+        found = self._by_name.get(id(properties))
+        if found is None:
+            found = self._by_name[id(properties)] = properties, dict(properties)
+        return found[1]
 
     def step(self) -> None:
         """Count one operation against the budget."""

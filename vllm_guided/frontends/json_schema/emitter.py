@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from vllm_guided.frontends.json_schema.canonical_emitter import CanonicalEmitter
 
 WORDS = ((NULL, ir.text("null")), (FALSE, ir.text("false")), (TRUE, ir.text("true")))
+Leaves = dict[int, tuple[str, ir.Rule]]
 INLINE = 8
 """Finite sets up to this size stand where they are used."""
 
@@ -57,16 +58,27 @@ class Emitter:
 
     Args:
         any_order: members of objects stand in any order; otherwise declared ones first, in their order.
+        prefix: of the names of the rules that only this grammar has.
+        leaves: rules for strings and numbers that other grammars of the same text have, by the identity of
+            their bodies; new ones are added.
         whole_as_digits: where only whole numbers may stand, they are written as digits, never as ``1.0``.
     """
 
     def __init__(
-        self, algebra: Algebra, layout: Layout, any_order: bool = False, whole_as_digits: bool = False
+        self,
+        algebra: Algebra,
+        layout: Layout,
+        any_order: bool = False,
+        whole_as_digits: bool = False,
+        prefix: str = "",
+        leaves: Leaves | None = None,
     ) -> None:
         self.algebra = algebra
         self.layout = layout
         self.any_order = any_order
         self.whole_as_digits = whole_as_digits
+        self.prefix = prefix
+        self.leaves = leaves
         self.shuffled = 0  # states that went into properties whose schemas say nothing of their order
         self.rules: dict[str, ir.Rule] = dict(layout.rules)
         self.places: dict[str, Term | None] = {}
@@ -164,8 +176,13 @@ class Emitter:
 
     def rule(self, kind: str, body: ir.Node, shared: bool) -> ir.Node:
         """A rule of its own for ``body``; a ``shared`` one has a text."""
+        if shared and self.leaves is not None and (found := self.leaves.get(id(body))) is not None:
+            self.rules[found[0]] = found[1]
+            return ir.Ref(found[0])
         name = self._fresh(kind)
-        self.rules[name] = ir.Rule(body, shared)
+        rule = self.rules[name] = ir.Rule(body, shared)
+        if shared and self.leaves is not None:
+            self.leaves[id(body)] = name, rule
         self.places[name] = self._place
         return ir.Ref(name)
 
@@ -173,7 +190,7 @@ class Emitter:
         self._count += 1
         if self._count > limits.MAX_RULES:
             raise ConstraintTooComplex(f"the schema needs more than {limits.MAX_RULES} rules")
-        return f"{kind}_{self._count}"
+        return f"{self.prefix}{kind}_{self._count}"
 
     # Scalars
 
@@ -262,8 +279,9 @@ class Emitter:
         Raises:
             InvalidConstraint: nothing satisfies the schema.
         """
-        self.rules["start"] = ir.Rule(self.value(term))
-        self.places["start"] = None
+        start = f"{self.prefix}start"
+        self.rules[start] = ir.Rule(self.value(term))
+        self.places[start] = None
         while self._queue:
             name, writer, shape = self._queue.popleft()
             self.algebra.check_time()
@@ -276,20 +294,20 @@ class Emitter:
             self._canonical.finish()
         if self.algebra.top(term) == EMPTY:
             raise InvalidConstraint("unsatisfiable: no JSON value fits", where="#")
-        self._check()
-        return ir.Grammar(self.rules, "start")
+        self._check(start)
+        return ir.Grammar(self.rules, start)
 
-    def _check(self) -> None:
+    def _check(self, start: str) -> None:
         """Refuse a grammar without a text."""
         dead = unproductive(self.rules, self._certain)
-        if "start" in dead:
+        if start in dead:
             if self._canonical is not None and self._canonical.narrowed:
                 raise UnsupportedConstraint(
                     "uniqueItems: objects in such an array have at most one member that is not declared",
-                    where=self._culprit(dead),
+                    where=self._culprit(start, dead),
                 )
             raise InvalidConstraint(
-                "unsatisfiable: no JSON value fits what is required here", where=self._culprit(dead)
+                "unsatisfiable: no JSON value fits what is required here", where=self._culprit(start, dead)
             )
         if dead:
             live = self.rules.keys() - dead
@@ -297,9 +315,9 @@ class Emitter:
                 rule = self.rules[name]
                 self.rules[name] = ir.Rule(without_dead(rule.body, live), rule.shared)
 
-    def _culprit(self, dead: set[str]) -> str:
+    def _culprit(self, start: str, dead: set[str]) -> str:
         """The deepest place that keeps the start from having a text."""
-        name, seen = "start", {"start"}
+        name, seen = start, {start}
         while True:
             dead_ones = (other for other in references(self.rules[name].body) if other in dead)
             following = next((other for other in dead_ones if other not in seen), None)

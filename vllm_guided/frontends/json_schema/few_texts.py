@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from vllm_guided.frontends.json_schema.layout import BLANKS
+from vllm_guided.frontends.json_schema.many_texts import AtLeast, topological
 from vllm_guided.grammar import ir
 
 Texts = frozenset[bytes]
@@ -32,9 +33,13 @@ class FewTexts:
         self.endless: set[str] = set()
         """Rules that are being made, which count as endless."""
         self._met_again: set[str] = set()
+        self._at_least = AtLeast(body, self.endless, limit + 1)
 
     def of(self, node: ir.Node) -> Texts | None:
         """The texts of ``node``; ``None`` if they are too many."""
+        return None if self._at_least.of(node) > self._limit else self._listed(node)
+
+    def _listed(self, node: ir.Node) -> Texts | None:
         match node:
             case ir.Literal(data):
                 return frozenset((data,))
@@ -99,12 +104,14 @@ class FewTexts:
         return texts
 
     def _union(self, parts: Iterable[Texts | None]) -> Texts | None:
-        found: Texts = _NONE
+        found: set[bytes] = set()
         for part in parts:
             if part is None:
                 return None
             found |= part
-        return found if len(found) <= self._limit else None
+            if len(found) > self._limit:
+                return None
+        return frozenset(found)
 
     def _repeat(self, item: Texts | None, minimum: int, maximum: int | None) -> Texts | None:
         if item in (_NONE, _EMPTY) or maximum == 0:
@@ -125,7 +132,7 @@ class FewTexts:
         outgoing: dict[int, list[tuple[ir.Node, int]]] = {}
         for source, label, target in graph.edges:
             outgoing.setdefault(source, []).append((label, target))
-        order = _topological(graph.start, outgoing)
+        order = topological(graph.start, outgoing)
         if order is None:
             return None
         known: dict[int, Texts | None] = {}
@@ -178,24 +185,3 @@ class FewTexts:
                     for rest in self.of(entry.rest) or ():
                         joined = text + (separator if count else b"") + item + rest
                         stack.append((joined, count + 1, after, taken))
-
-
-def _topological(start: int, outgoing: dict[int, list[tuple[ir.Node, int]]]) -> list[int] | None:
-    """The states that are reached from ``start``, each before its targets; ``None`` if there is a cycle."""
-    order: list[int] = []
-    seen: dict[int, bool] = {start: False}
-    stack = [(start, iter(outgoing.get(start, ())))]
-    while stack:
-        state, edges = stack[-1]
-        for _, target in edges:
-            if target not in seen:
-                seen[target] = False
-                stack.append((target, iter(outgoing.get(target, ()))))
-                break
-            if not seen[target]:
-                return None
-        else:
-            seen[state] = True
-            order.append(state)
-            stack.pop()
-    return order[::-1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from vllm_guided.frontends.json_schema import patterns
 from vllm_guided.frontends.regex import CharDfa
 
 # RFC 3339: dates with the right number of days, leap years included.
@@ -211,7 +212,7 @@ def small_limit(name: str) -> int | None:
 @lru_cache(maxsize=16)
 def small_automaton(name: str) -> CharDfa:
     """Strings of the format up to :func:`small_limit`, and longer ones that do not matter."""
-    return CharDfa.from_pattern(f"^({_SMALL[name][0]})$", dialect="ecma", search=True)
+    return patterns.automaton(f"^({_SMALL[name][0]})$")
 
 
 _WIDER = {
@@ -231,10 +232,10 @@ def wider_automaton(name: str) -> CharDfa:
     """Strings among which are all of the format."""
     if name not in _WIDER:
         return automaton(name)
-    return CharDfa.from_pattern(f"^({_WIDER[name]})$", dialect="ecma", search=True)
+    return patterns.automaton(f"^({_WIDER[name]})$")
 
 
 @lru_cache(maxsize=64)
 def automaton(name: str) -> CharDfa:
     """The format's strings."""
-    return CharDfa.from_pattern(pattern(name), dialect="ecma", search=True)
+    return patterns.automaton(pattern(name))

@@ -6,6 +6,7 @@ one adds.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vllm_guided.frontends.json_schema import strings as string_sets
@@ -39,29 +40,50 @@ def intersect(algebra: Algebra, left: Objects, right: Objects) -> Objects | None
     """The objects in both; ``None`` if that is plainly nothing."""
     if left == right:
         return left
-    both = algebra.terms.both
-    mine, theirs = dict(left.properties), dict(right.properties)
-    properties: list[tuple[str, Term]] = []
-    for name, term in left.properties:
-        other = theirs.get(name)
-        if other is None:
-            other = EVERYTHING if right.others == _FREE else other_term(right.others, name)
-        properties.append((name, term if other == EVERYTHING else both((term, other))))
-    for name, term in right.properties:
-        if name not in mine:
-            other = EVERYTHING if left.others == _FREE else other_term(left.others, name)
-            properties.append((name, term if other == EVERYTHING else both((other, term))))
-    required = left.required | right.required
     maximum = left.maximum if right.maximum is None else right.maximum
     if left.maximum is not None and maximum is not None:
         maximum = min(left.maximum, maximum)
     minimum = max(left.minimum, right.minimum)
+    required = left.required | right.required
     if maximum is not None and (maximum < minimum or maximum < len(required)):
         return None
-    for index, (name, term) in enumerate(properties):
-        if name in required and (term == NOTHING or algebra.is_empty(term)):
-            return None
-        if term != NOTHING and term not in (mine.get(name), theirs.get(name)) and _is_nothing(algebra, term):
+    both = algebra.terms.both
+    mine, theirs = algebra.by_name(left.properties), algebra.by_name(right.properties)
+    properties: list[tuple[str, Term]] = []
+    narrowed: list[int] = []  # optional properties of which both sides say something
+    free = right.others == _FREE
+    for name, term in left.properties:
+        other = theirs.get(name)
+        if other is None:
+            other = EVERYTHING if free else other_term(right.others, name)
+            joint = term if other == EVERYTHING else both((term, other))
+            changed = joint != term
+        else:
+            joint = term if other in (EVERYTHING, term) else both((term, other))
+            changed = joint not in (term, other)
+        if name in required:
+            if joint == NOTHING or algebra.is_empty(joint):
+                return None
+        elif changed and joint != NOTHING:
+            narrowed.append(len(properties))
+        properties.append((name, joint))
+    added = False
+    free = left.others == _FREE
+    for name, term in right.properties:
+        if name in mine:
+            continue
+        added = True
+        other = EVERYTHING if free else other_term(left.others, name)
+        joint = term if other == EVERYTHING else both((other, term))
+        if name in required:
+            if joint == NOTHING or algebra.is_empty(joint):
+                return None
+        elif joint not in (term, NOTHING):
+            narrowed.append(len(properties))
+        properties.append((name, joint))
+    for index in narrowed:
+        name, term = properties[index]
+        if _is_nothing(algebra, term):
             properties[index] = (name, NOTHING)
     if left.others == _FREE:
         others = right.others
@@ -98,7 +120,7 @@ def intersect(algebra: Algebra, left: Objects, right: Objects) -> Objects | None
         maximum,
         some,
         unordered,
-        _joined_runs(left, right),
+        _joined_runs(left, right, mine) if added else left.runs,
         left.evaluated_names | right.evaluated_names,
         tuple(dict.fromkeys(left.evaluated_others + right.evaluated_others)),
     )
@@ -118,11 +140,8 @@ def _is_nothing(algebra: Algebra, term: Term) -> bool:
     return algebra.is_empty(term)
 
 
-def _joined_runs(left: Objects, right: Objects) -> tuple[int, ...]:
+def _joined_runs(left: Objects, right: Objects, mine: Mapping[str, Term]) -> tuple[int, ...]:
     """The runs of the intersection: the left's, then what is new of each of the right's."""
-    mine = {name for name, _ in left.properties}
-    if all(name in mine for name, _ in right.properties):
-        return left.runs
     runs = list(left.runs or (len(left.properties),))
     position = 0
     for length in right.runs or (len(right.properties),):
@@ -143,18 +162,23 @@ def _settle(
     """Leave out wanted members that are there anyway; where only one property can be it, require that."""
     left: list[Member] = []
     for member in some:
-        fitting = [
-            (index, algebra.terms.both((term, member.term)))
-            for index, (name, term) in enumerate(properties)
-            if term != NOTHING and string_sets.accepts(member.names, name)
-        ]
+        both, names, term_of = algebra.terms.both, member.names, member.term
         if any(
-            properties[index][0] in required and properties[index][1] == joint for index, joint in fitting
+            name in required
+            and term != NOTHING
+            and string_sets.accepts(names, name)
+            and both((term, term_of)) == term
+            for name, term in properties
         ):
             continue
         if others:
             left.append(member)
             continue
+        fitting = [
+            (index, both((term, term_of)))
+            for index, (name, term) in enumerate(properties)
+            if term != NOTHING and string_sets.accepts(names, name)
+        ]
         fitting = [(index, joint) for index, joint in fitting if not algebra.is_empty(joint)]
         if not fitting:
             return None
@@ -255,7 +279,7 @@ def _outside(algebra: Algebra, shape: Objects, marks: dict[str, Term]) -> list[O
 
 def plainly_disjoint(algebra: Algebra, left: Objects, right: Objects, depth: int = 0) -> bool:
     """Whether a required member tells the two apart at a glance."""
-    mine, theirs = dict(left.properties), dict(right.properties)
+    mine, theirs = algebra.by_name(left.properties), algebra.by_name(right.properties)
     for name in left.required | right.required:
         a, b = mine.get(name), theirs.get(name)
         if a is None:

@@ -7,16 +7,13 @@ of strings; ``None`` where they contradict each other.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
-from vllm_guided.errors import GrammarError
-from vllm_guided.frontends.json_schema import formats
+from vllm_guided.frontends.json_schema import formats, patterns
 from vllm_guided.frontends.json_schema import numbers as number_sets
 from vllm_guided.frontends.json_schema.documents import Place
 from vllm_guided.frontends.json_schema.numbers import Exact, Numbers
 from vllm_guided.frontends.json_schema.strings import Atom, Strings
-from vllm_guided.frontends.regex import pattern_expression
 
 
 def count(place: Place, keyword: str, default: int | None = None) -> int | None:
@@ -64,20 +61,11 @@ def read_numbers(place: Place) -> Numbers | None:
     )
 
 
-@lru_cache(maxsize=4096)
-def _pattern_fault(pattern: str) -> GrammarError | None:
-    try:
-        pattern_expression(pattern, dialect="ecma", search=True)
-    except GrammarError as error:
-        return error
-    return None
-
-
 def pattern_atom(place: Place, keyword: str, pattern: Any) -> Atom:
     """The condition that an ECMA-262 pattern is found in the string."""
     if not isinstance(pattern, str):
         raise place.invalid(keyword, f"must be a string, not {pattern!r}")
-    fault = _pattern_fault(pattern)
+    fault = patterns.fault(pattern)
     if fault is not None:
         where = f" ({fault.where})" if fault.where else ""
         raise type(fault)(

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from vllm_guided.errors import ConstraintTooComplex
-from vllm_guided.frontends.json_schema import formats, limits, spelling
+from vllm_guided.frontends.json_schema import formats, limits, patterns, spelling
 from vllm_guided.frontends.json_schema.strings import Strings, small_automaton, unbounded_automaton
-from vllm_guided.frontends.regex import CharDfa, regex_node
+from vllm_guided.frontends.regex import CharDfa
 from vllm_guided.grammar import ir
 
 _QUOTE = ir.text('"')
@@ -51,10 +51,9 @@ def string_node(strings: Strings, plain: bool = False) -> ir.Node:
         kind, value = strings.positive[0]
         encode = _usual_spelling if plain else _every_spelling
         if kind == "pattern":
-            return quoted(regex_node(str(value), dialect="ecma", search=True, encode=encode))
+            return quoted(patterns.node(str(value), encode))
         if kind == "format" and formats.is_one_pattern(str(value)):
-            pattern = formats.pattern(str(value))
-            return quoted(regex_node(pattern, dialect="ecma", search=True, encode=_usual_spelling))
+            return quoted(patterns.node(formats.pattern(str(value)), _usual_spelling))
     automaton, minimum, maximum = None, strings.minimum, strings.maximum
     if maximum is not None:
         small = small_automaton(strings)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from vllm_guided.frontends.json_schema import formats, limits
+from vllm_guided.frontends.json_schema import formats, limits, patterns
 from vllm_guided.frontends.regex import CharDfa
 
 Atom = tuple[str, str | tuple[str, ...]]
@@ -38,7 +38,7 @@ def atom_automaton(atom: Atom) -> CharDfa:
     """The strings that fulfil one condition."""
     kind, value = atom
     if kind == "pattern":
-        return CharDfa.from_pattern(str(value), dialect="ecma", search=True)
+        return patterns.automaton(str(value))
     if kind == "format":
         return formats.automaton(str(value))
     return CharDfa.literals(list(value))

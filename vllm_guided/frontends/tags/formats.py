@@ -47,6 +47,7 @@ class Formats:
         self.depth = 0
         self.count = 0
         self.embedded: dict[str, ir.Node] = {}
+        self.leaves: dict[int, tuple[str, ir.Rule]] = {}
 
     def convert(self, value: Any, where: str, ends: Ends = ()) -> ir.Node:
         """The node of a format."""
@@ -87,8 +88,20 @@ class Formats:
 
     def embed(self, grammar: ir.Grammar) -> ir.Node:
         """A whole grammar as a node."""
+        return embed(self.rules, grammar, self.prefix())
+
+    def prefix(self) -> str:
+        """A prefix for the names of one grammar's rules."""
         self.count += 1
-        return embed(self.rules, grammar, f"g{self.count}/")
+        return f"g{self.count}/"
+
+    def add(self, grammar: ir.Grammar) -> ir.Node:
+        """A grammar as a node whose own rules have a prefix already."""
+        known = self.rules
+        if any(known.get(name, rule) is not rule for name, rule in grammar.rules.items()):
+            return self.embed(grammar)  # other white space, so that JSON itself has other rules
+        known.update(grammar.rules)
+        return ir.Ref(grammar.start)
 
     def placed(self, error: GrammarError, where: str) -> GrammarError:
         """An error of an inner language with this format's place before its own."""

@@ -21,6 +21,9 @@ MAX_BLANKS = 32
 MAX_SHORT = 64
 
 
+_write_key = json.JSONEncoder(ensure_ascii=False, default=str).encode
+
+
 class Values:
     """Values of one format: raw strings up to a closing tag, and JSON."""
 
@@ -45,9 +48,7 @@ class Values:
         from vllm_guided.frontends.tags.excluded import without
 
         document = self.schemas.alone(schema)
-        key = json.dumps(
-            [document, self.limit, self.excludes, self.any_order], ensure_ascii=False, default=str
-        )
+        key = _write_key([document, self.limit, self.excludes, self.any_order])
         if key in self.formats.embedded:
             return self.formats.embedded[key]
         bounded = 0 < self.limit < MAX_BLANKS
@@ -57,8 +58,13 @@ class Values:
             additional_properties=self.formats.additional_properties,
             whitespace_pattern=f"[ \\n\\r\\t]{{0,{self.limit}}}" if bounded else None,
             property_order="any" if self.any_order else self.formats.property_order,
+            prefix=self.formats.prefix(),
+            leaves=self.formats.leaves,
         )
-        node = self.formats.embed(without(grammar, self.excludes) if self.excludes else grammar)
+        if self.excludes:
+            node = self.formats.embed(without(grammar, self.excludes))
+        else:
+            node = self.formats.add(grammar)
         self.formats.embedded[key] = node
         return node
 

@@ -6,6 +6,7 @@ installed, for each ``tool_choice``, with and without reasoning, strict and not.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -174,6 +175,48 @@ def test_tools_that_are_not_strict(model: str, choice: str) -> None:
     assert not accepts(start + answer(model))
     if model not in SHALLOW:
         assert accepts(start + call("get_weather", {"town": "Rome"}))
+
+
+SPECIAL = re.compile(r"<[|｜/]?[\w:｜▁|]+>|｜DSML｜")
+
+
+class TokenJudge:
+    """Says whether a tag takes an output in which what looks like a special token is one."""
+
+    def __init__(self, tag: dict[str, Any] | None, *texts: str) -> None:
+        assert tag is not None
+        names = sorted({name for text in texts for name in SPECIAL.findall(text)})
+        self.special = {name: 256 + place for place, name in enumerate(names)}
+        known = [bytes([byte]) for byte in range(256)]
+        vocabulary = vg.Vocabulary(
+            [*known, *(None for _ in names), None],
+            stop_token_ids=[256 + len(names)],
+            special_tokens=self.special,
+        )
+        self.matcher = vg.GrammarCompiler(vocabulary).compile_structural_tag(tag).matcher()
+
+    def __call__(self, output: str) -> bool:
+        tokens: list[int] = []
+        for part in re.split(f"({SPECIAL.pattern})", output):
+            tokens.extend([self.special[part]] if part in self.special else part.encode())
+        self.matcher.reset()
+        return self.matcher.accept_tokens(tokens) and self.matcher.is_accepting()
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("model", CALLS)
+def test_with_special_tokens(model: str, choice: str) -> None:
+    """The same with a vocabulary that has the model's markers as tokens, as the model's own has."""
+    call, start = CALLS[model], before(model, choice, True)
+    right = start + call("get_weather", RIGHT)
+    accepts = TokenJudge(build(model, choice, True), right, answer(model))
+    assert accepts(right)
+    assert not accepts(start + call("get_nothing", RIGHT))
+    assert not accepts(start + call("get_weather", {}))
+    assert accepts(start + call("get_weather", {"city": "Rome", "days": "many"})) == (model in FREE_VALUES)
+    assert accepts(start + answer(model)) == (choice == "auto")
+    for name in accepts.special:  # a marker as a token has no place in a value
+        assert not accepts(right.replace("Rome", f"Ro{name}me")), name
 
 
 def test_suffixed_tokens() -> None:

@@ -30,30 +30,31 @@ _MAX_DEPTH = 60
 
 
 class Contents:
-    """Numbers sub-schemas by what they say."""
+    """Numbers sub-schemas by what they say. The documents outlive it, and do not change."""
 
     def __init__(self) -> None:
         self._known: dict[int, object] = {}
         self._numbers: dict[object, int] = {}
-        self._kept: list[object] = []
 
     def key(self, schema: dict[str, Any]) -> object:
         """The same key for schemas that say the same."""
-        return self._schema(schema, 0)
-
-    def _schema(self, schema: Any, depth: int) -> object:
-        """The key of a value: a text itself, an object its number, other scalars by how they are written."""
-        if isinstance(schema, str):
-            return schema
-        if not isinstance(schema, dict):
-            if isinstance(schema, list):
-                return tuple([self._schema(item, depth + 1) for item in schema])
-            return None, repr(schema)
         found = self._known.get(id(schema))
-        if found is not None:
-            return found
+        return self._object(schema, 0) if found is None else found
+
+    def _value(self, value: Any, depth: int) -> object:
+        """The key of a value: a text itself, an object its number, other scalars by how they are written."""
+        if isinstance(value, str):
+            return value
+        if isinstance(value, dict):
+            found = self._known.get(id(value))
+            return self._object(value, depth) if found is None else found
+        if isinstance(value, list):
+            return tuple([self._value(item, depth + 1) for item in value])
+        return None, repr(value)
+
+    def _object(self, schema: dict[str, Any], depth: int) -> object:
         if depth > _MAX_DEPTH:
-            found = ("same object", id(schema))
+            found: object = ("same object", id(schema))
         else:
             parts: list[object] = []
             for keyword, value in schema.items():
@@ -61,20 +62,18 @@ class Contents:
                     continue
                 inner: object = value
                 if type(value) is not str:
-                    if keyword in _MAPS and isinstance(value, dict):
+                    if keyword in _MAPS and type(value) is dict:
                         members: list[object] = []
                         for name, item in value.items():
                             members.append(name)
-                            members.append(self._schema(item, depth + 1))
+                            members.append(self._value(item, depth + 1))
                         inner = tuple(members)
                     elif keyword in _VALUES:
                         inner = None, repr(value)
                     else:
-                        inner = self._schema(value, depth + 1)
+                        inner = self._value(value, depth + 1)
                 parts.append(keyword)
                 parts.append(inner)
-            content = tuple(parts)
-            found = self._numbers.setdefault(content, len(self._numbers))
+            found = self._numbers.setdefault(tuple(parts), len(self._numbers))
         self._known[id(schema)] = found
-        self._kept.append(schema)
         return found

@@ -284,7 +284,8 @@ class Emitter:
         self.places[start] = None
         while self._queue:
             name, writer, shape = self._queue.popleft()
-            self.algebra.check_time()
+            if len(self._queue) % 16 == 0:
+                self.algebra.check_time()
             self._place = self.places[name]
             try:
                 self.rules[name] = ir.Rule(writer._body(name, shape))

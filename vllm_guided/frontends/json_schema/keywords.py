@@ -8,6 +8,7 @@ no draft knows are annotations.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from vllm_guided.errors import GrammarError, InvalidConstraint
@@ -55,7 +56,15 @@ _KINDS: dict[str, int] = {
 def _types(place: Place) -> Norm:
     """The values of the types that ``type`` names."""
     named: Any = place.schema.get("type")
-    names = named if isinstance(named, list) else [named]
+    names = tuple(named) if isinstance(named, list) else (named,)
+    for name in names:
+        if name not in TYPES:
+            raise place.invalid("type", f"{name!r} is not one of {', '.join(TYPES)}")
+    return _of_types(names, place.draft == 4)
+
+
+@lru_cache(maxsize=256)
+def _of_types(names: tuple[str, ...], digits: bool) -> Norm:
     words = 0
     numbers: tuple[Numbers, ...] = ()
     strings, arrays, objects = EMPTY.strings, EMPTY.arrays, EMPTY.objects
@@ -67,16 +76,13 @@ def _types(place: Place) -> Norm:
         elif name == "array":
             arrays = ANY_ARRAYS
         elif name == "integer":
-            whole = Numbers(multiple=1, form=DIGITS if place.draft == 4 else ANY_FORM)
-            numbers = numbers or (whole,)
+            numbers = numbers or (Numbers(multiple=1, form=DIGITS if digits else ANY_FORM),)
         elif name == "number":
             numbers = ANY_NUMBERS
         elif name == "boolean":
             words |= FALSE | TRUE
-        elif name == "null":
-            words |= NULL
         else:
-            raise place.invalid("type", f"{name!r} is not one of {', '.join(TYPES)}")
+            words |= NULL
     return Norm(words, numbers, strings, arrays, objects)
 
 

@@ -46,17 +46,27 @@ class Layout:
         self.colon = ir.sequence(self.blank, ir.text(":"), self.blank)
         self.compact = self.blank == ir.EMPTY
         self.generic: dict[str, dict[str, ir.Rule]] = {}
+        blanks = () if self.compact else (self.blank,)
+        self._brackets: dict[tuple[str, str], tuple[tuple[ir.Node, ...], tuple[ir.Node, ...], ir.Node]] = {
+            (opening, closing): (
+                (ir.text(opening), *blanks),
+                (*blanks, ir.text(closing)),
+                ir.sequence(ir.text(opening), self.blank, ir.text(closing)),
+            )
+            for opening, closing in ("[]", "{}")
+        }
         self._keys: dict[str, tuple[ir.Node, ...]] = {}
 
     def enclosed(self, opening: str, body: ir.Node, closing: str) -> ir.Node:
         """``body`` between brackets, with blanks inside them."""
-        if body == ir.NOTHING:
+        if ir.is_nothing(body):
             return ir.NOTHING
-        return ir.sequence(ir.text(opening), self.blank, body, self.blank, ir.text(closing))
+        before, after, _ = self._brackets[opening, closing]
+        return ir.Sequence(before + (body.items if isinstance(body, ir.Sequence) else (body,)) + after)
 
     def empty(self, opening: str, closing: str) -> ir.Node:
         """Brackets with nothing but blanks between them."""
-        return ir.sequence(ir.text(opening), self.blank, ir.text(closing))
+        return self._brackets[opening, closing][2]
 
     def member(self, name: str, value: ir.Node) -> ir.Node:
         """A declared name, its colon and a value that has a text."""

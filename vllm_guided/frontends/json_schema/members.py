@@ -66,7 +66,10 @@ def members(emitter: Emitter, shape: Objects) -> Members | None:
             return None
         slots.append(slot)
     free = [each for group in range(len(shape.others)) for each in _free_variants(emitter, shape, group)]
-    if sum(len(slot.variants) for slot in slots) + len(free) > len(slots) + limits.MAX_VARIANTS:
+    if (
+        shape.some
+        and sum(len(slot.variants) for slot in slots) + len(free) > len(slots) + limits.MAX_VARIANTS
+    ):
         raise ConstraintTooComplex("too many members are asked for by not, oneOf or if at one object")
     return Members(tuple(slots), tuple(free), (1 << len(shape.some)) - 1)
 
@@ -174,12 +177,14 @@ def bag(
     """
     entries: list[ir.Entry] = []
     needed: list[int] = []
-    for index in slots:
-        slot, own = found.slots[index], ir.MAX_WANTED + index
+    for own, slot in ((ir.MAX_WANTED + index, found.slots[index]) for index in slots):
         if slot.required:
             needed.append(own)
-        variants = _widest(slot.variants, missing)
-        entries.extend(ir.Entry(node, own=own, flags=flags(wanted)) for wanted, node in variants)
+        if found.wanted:
+            variants = _widest(slot.variants, missing)
+            entries.extend(ir.Entry(node, own=own, flags=flags(wanted)) for wanted, node in variants)
+        else:
+            entries.append(ir.Entry(slot.variants[0][1], own=own))
     free = free_members(found, missing)
     if distinct:
         most = _add_distinct(emitter, found._replace(free=tuple(free)), entries, missing, most)

@@ -27,7 +27,15 @@ _BEYOND: spelling.Ranges = (
 
 _REST = ir.sequence(ir.star(spelling.ANY_CHARACTER), _QUOTE)
 _PLAIN_REST = ir.sequence(ir.star(spelling.ANY_PLAIN_CHARACTER), _QUOTE)
-_ANY_ASCII = ir.ByteSet(_ASCII)
+_LABELS: dict[str, tuple[ir.Node | None, ir.Node | None]] = {
+    chr(code): (ir.ByteSet(1 << code), ir.ByteSet(_ASCII & ~(1 << code)))
+    for code in range(0x80)
+    if _ASCII >> code & 1
+}
+"""Of the characters that are one ASCII byte: themselves, and all others of them. Of none: all of them."""
+_LABELS[""] = (None, ir.ByteSet(_ASCII))
+_UNLABELLED = (None, None)
+_NO_TARGET = ("", 0)
 
 
 def name_node(names: Strings, declared: tuple[str, ...], plain: bool = False) -> ir.Node:
@@ -76,32 +84,30 @@ def any_name_but(declared: tuple[str, ...], plain: bool) -> ir.Node:
     for node, targets in enumerate(children):
         if node not in terminal:
             edges.append((node, _QUOTE, end))
-        if not targets:
-            edges.append((node, _ANY_ASCII, free))
-            edges.append((node, ir.EMPTY, beyond))
-            continue
+        if len(targets) <= 1:
+            character, target = next(iter(targets.items()), _NO_TARGET)
+            label, others_label = _LABELS.get(character, _UNLABELLED)
+            if others_label is not None:
+                if label is not None:
+                    edges.append((node, label, target))
+                edges.append((node, others_label, free))
+                edges.append((node, ir.EMPTY, beyond))
+                continue
         taken, others = 0, []
         for character, target in targets.items():
-            label, mask = _character(character)
-            edges.append((node, label, target))
-            taken |= mask
-            if not mask:
+            label = _LABELS.get(character, _UNLABELLED)[0]
+            if label is None:
                 others.append(ord(character))
+                label = ir.text(spelling.literal(character)[1:-1])
+            else:
+                taken |= 1 << ord(character)
+            edges.append((node, label, target))
         edges.append((node, _ascii_but(taken), free))
         if others:
             edges.append((node, encode(_beyond_but(sorted(others))), free))
         else:
             edges.append((node, ir.EMPTY, beyond))
     return ir.sequence(_QUOTE, ir.Graph(tuple(edges), frozenset([end]), 0))
-
-
-@lru_cache(maxsize=1024)
-def _character(character: str) -> tuple[ir.Node, int]:
-    """A character in its usual spelling, and its bit among those that are one ASCII byte."""
-    code = ord(character)
-    if code < 0x80 and _ASCII >> code & 1:
-        return ir.ByteSet(1 << code), 1 << code
-    return ir.text(spelling.literal(character)[1:-1]), 0
 
 
 @lru_cache(maxsize=1024)

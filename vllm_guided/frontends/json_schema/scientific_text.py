@@ -16,6 +16,8 @@ from vllm_guided.grammar import ir
 
 LARGEST = Bound("17976931348623157" + "0" * 292, "", True)
 """The largest double: readers take what is above it for infinity."""
+_DIGIT = [ir.byte_set([0x30 + digit]) for digit in range(10)]
+_POINT_DIGIT = [ir.sequence(ir.text("."), digit) for digit in _DIGIT]
 
 
 def _scientific_parts(bound: Bound) -> tuple[str, int] | None:
@@ -114,8 +116,5 @@ def scientific_node(low: Bound, high: Bound | None, whole: bool) -> ir.Node:
             if after not in nodes:
                 nodes[after] = len(nodes)
                 queue.append(after)
-            byte = ir.byte_set([0x30 + digit])
-            edges.append(
-                (source, ir.sequence(ir.text("."), byte) if state.digits == 1 else byte, nodes[after])
-            )
+            edges.append((source, (_POINT_DIGIT if state.digits == 1 else _DIGIT)[digit], nodes[after]))
     return ir.Graph(tuple(edges), frozenset([end])) if edges else ir.NOTHING

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
+from json.encoder import encode_basestring
 
 from vllm_guided.grammar import ir
 
@@ -43,20 +44,31 @@ def _merged(ranges: list[tuple[int, int]]) -> Ranges:
 
 
 def _hex_digit(values: list[int]) -> ir.Node:
-    return ir.byte_set(byte for value in values for byte in (f"{value:x}{value:X}").encode())
+    return (
+        _HEX_DIGITS
+        if len(values) == 16
+        else ir.byte_set(byte for value in values for byte in (f"{value:x}{value:X}").encode())
+    )
 
 
+_HEX_DIGITS = ir.byte_set(b"0123456789abcdefABCDEF")
+
+
+@lru_cache(maxsize=4096)
 def _hexadecimal(ranges: Ranges, digits: int) -> ir.Node:
     """The numbers in ``ranges`` in exactly so many hexadecimal digits of either case."""
     if digits == 0:
         return ir.EMPTY
     unit = 16 ** (digits - 1)
+    inside: dict[int, list[tuple[int, int]]] = {}
+    for low, high in ranges:
+        for value in range(low // unit, high // unit + 1):
+            start = value * unit
+            span = (max(low - start, 0), min(high - start, unit - 1))
+            inside.setdefault(value, []).append(span)
     groups: dict[Ranges, list[int]] = {}
-    for value in range(16):
-        inside = overlap(ranges, ((value * unit, (value + 1) * unit - 1),))
-        if inside:
-            rest = tuple((low - value * unit, high - value * unit) for low, high in inside)
-            groups.setdefault(rest, []).append(value)
+    for value, spans in inside.items():
+        groups.setdefault(tuple(spans), []).append(value)
     options = [
         ir.sequence(_hex_digit(values), _hexadecimal(rest, digits - 1)) for rest, values in groups.items()
     ]
@@ -129,7 +141,7 @@ def encode_plain(ranges: Ranges) -> ir.Node:
 
 def literal(value: str) -> bytes:
     """The usual spelling of a whole string, quotes included."""
-    text = json.dumps(value, ensure_ascii=False)
+    text = encode_basestring(value)  # as json.dumps(value, ensure_ascii=False) has it
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError:  # lone surrogates: only an escape can spell them

@@ -75,7 +75,8 @@ def rests() -> st.SearchStrategy[ir.Node]:
     return values.map(lambda value: ir.sequence(ir.Literal(b":"), value))
 
 
-SEPARATORS = [COMMA, COMMA, COMMA, ir.sequence(COMMA, BLANKS), ir.Literal(b",1"), ir.EMPTY, ir.star(COMMA)]
+AS_IN_JSON = [COMMA, ir.sequence(COMMA, BLANKS), ir.sequence(BLANKS, COMMA, BLANKS), ir.Literal(b", ")]
+SEPARATORS = [COMMA, COMMA, COMMA, AS_IN_JSON[1], ir.Literal(b",1"), ir.EMPTY, ir.star(COMMA)]
 
 
 def is_kept(bag: ir.Bag, texts: dict[int, frozenset[Text]]) -> bool:
@@ -132,7 +133,7 @@ LIMITS = [(0, None), (0, None), (0, 2), (1, 2), (1, None), (2, 3), (2, 4), (3, 3
 
 
 @st.composite
-def objects(draw: st.DrawFn) -> ir.Bag:
+def objects(draw: st.DrawFn, separators: list[ir.Node] = SEPARATORS) -> ir.Bag:
     """Members with flags of their own, some in variants that set wanted flags, and maybe free ones."""
     entries: list[ir.Entry] = []
     found: list[Item] = []
@@ -153,12 +154,12 @@ def objects(draw: st.DrawFn) -> ir.Bag:
     minimum, maximum = draw(st.sampled_from(LIMITS))
     order = draw(st.permutations(range(len(entries))))
     entries, found = [entries[place] for place in order], [found[place] for place in order]
-    bag = ir.Bag(tuple(entries), draw(st.sampled_from(SEPARATORS)), required, minimum, maximum)
+    bag = ir.Bag(tuple(entries), draw(st.sampled_from(separators)), required, minimum, maximum)
     return settled(bag, texts_of(entries, found))
 
 
 @st.composite
-def arrays(draw: st.DrawFn, finite: bool = False) -> ir.Bag:
+def arrays(draw: st.DrawFn, finite: bool = False, separators: list[ir.Node] = SEPARATORS) -> ir.Bag:
     """Distinct items of a few words or of many, with positions, or with flags that are wanted."""
     some = st.lists(st.sampled_from(FEW_WORDS), min_size=1, max_size=3, unique=True).map(lambda w: few(*w))
     found = draw(st.lists(some if finite else items(), min_size=1, max_size=3))
@@ -178,12 +179,12 @@ def arrays(draw: st.DrawFn, finite: bool = False) -> ir.Bag:
     settable = sorted({flag for entry in entries for flag in entry.flags})
     required = frozenset(draw(st.lists(st.sampled_from(settable), max_size=2)) if settable else [])
     minimum, maximum = draw(st.sampled_from([(0, 2), (1, 2), (2, 3), (3, 3), (0, 3)] if finite else LIMITS))
-    bag = ir.Bag(tuple(entries), draw(st.sampled_from(SEPARATORS)), required, minimum, maximum)
+    bag = ir.Bag(tuple(entries), draw(st.sampled_from(separators)), required, minimum, maximum)
     return settled(bag, texts_of(entries, found))
 
 
-def bags() -> st.SearchStrategy[ir.Bag]:
-    return st.one_of(objects(), arrays())
+def bags(separators: list[ir.Node] = SEPARATORS) -> st.SearchStrategy[ir.Bag]:
+    return st.one_of(objects(separators), arrays(False, separators))
 
 
 def bracketed(node: ir.Node, marks: bytes) -> ir.Node:
@@ -191,9 +192,9 @@ def bracketed(node: ir.Node, marks: bytes) -> ir.Node:
 
 
 @st.composite
-def grammars(draw: st.DrawFn) -> ir.Grammar:
+def grammars(draw: st.DrawFn, separators: list[ir.Node] = SEPARATORS) -> ir.Grammar:
     """Bags alone, in choices, repetitions and sequences, inside each other and in recursion."""
-    one, other = draw(bags()), draw(bags())
+    one, other = draw(bags(separators)), draw(bags(separators))
     atoms = draw(st.sampled_from([(ir.Literal(b"1"),), (ir.Literal(b"a"), ir.plus(ir.Literal(b"2")))]))
     # Its texts are endless in any case.
     nested = [*atoms, bracketed(ir.Ref("value"), b"()"), bracketed(ir.Ref("one"), b"[]")]

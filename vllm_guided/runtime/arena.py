@@ -12,6 +12,7 @@ counter_*   counted repetitions; state ``VIRTUAL + n`` is "counter c has counted
 bag_*, member_*  bags and their members; state ``BAG + n`` is a bag's situation, ``situation_*[n]``
 flagset_*   sets of a bag's flags that are set (``bags.py``)
 text_*      texts of distinct items, each its parent and one more byte; used_*: lists of such texts
+tail_*, entry_*, pair_*  tokens that go on behind a comma (``straddling.py``)
 stack_*     sets of stacks: (state to return to, set of stacks below) by state, hash-consed
 union_*     unions of sets of stacks met so far
 config_*    configurations: (state, set of stacks) by state, with flags, closed under calls and returns
@@ -89,8 +90,14 @@ ARRAY_FIELDS: dict[str, types.Type] = {
     "flagset_offsets": _ints, "flagset_words": types.int64[::1], "flagset_table": _ints,
     "scratch_words": types.int64[::1],
     "text_parent": _ints, "text_byte": _bytes, "text_quoting": _bytes, "text_length": _ints,
-    "text_table": _ints, "used_parent": _ints, "used_text": _ints, "used_table": _ints,
-    "straddles": _bytes, "straddle_tokens": _ints, "pair_tokens": _ints,
+    "text_jump": _ints, "text_tail": _ints, "text_reach": _ints, "text_asked": _ints, "text_answer": _ints,
+    "text_table": _ints, "used_parent": _ints, "used_text": _ints, "used_table": _ints, "used_length": _ints,
+    "used_key": _ints, "used_critical": _ints, "used_behind": _ints, "used_short": _ints,
+    "tail_byte": _bytes, "tail_depth": _ints, "tail_parent": _ints, "tail_child": _ints,
+    "tail_sibling": _ints,
+    "tail_entry": _ints, "entry_token": _ints, "entry_next": _ints, "entry_quoting": _bytes,
+    "pair_tokens": _ints, "pair_quoting": _bytes, "neighbours": _bytes, "trie_child": _ints,
+    "near_bytes": _bytes, "member_reading": _ints, "config_room": _ints,
     "stack_mode": _bytes, "stack_plain": _ints, "config_tape": _ints, "config_plain": _ints,
     "config_cut": _ints, "config_cut_count": _ints, "visit_mark": _ints, "visit_value": _ints,
     "stack_offsets": _ints, "stack_state": _ints, "stack_below": _ints, "stack_flags": _bytes,
@@ -116,7 +123,8 @@ COUNT_FIELDS = (
     "counter_count", "stack_count", "stack_size", "union_count", "config_count", "map_count", "next_count",
     "tier1_count", "suffix_count", "mask_count", "id_count", "row_count", "mark", "work_count",
     "queue_count", "overflowed", "bag_count", "distinct_count", "situation_count", "flagset_count",
-    "text_count", "used_count", "tape", "visit",
+    "text_count", "used_count", "tape", "visit", "most_commas", "tail_count", "pair_count",
+    "bags_looked_at", "odd_bags",
 )  # fmt: skip
 
 
@@ -241,9 +249,32 @@ def new_arena(
     arena.used_text = np.zeros(64, np.int32)
     arena.used_table = np.full(256, -1, np.int32)
     arena.used_count = 1
-    arena.straddles = np.zeros(1, np.uint8)
-    arena.straddle_tokens = np.empty(0, np.int32)
+    arena.text_jump = np.zeros(64, np.int32)
+    arena.text_tail = np.zeros(64, np.int32)
+    arena.text_reach = np.zeros(64, np.int32)
+    arena.text_asked = np.full(64, -1, np.int32)
+    arena.text_answer = np.zeros(64, np.int32)
+    arena.used_length = np.zeros(64, np.int32)
+    arena.used_key = np.full(64, -1, np.int32)
+    arena.used_critical = np.zeros(64, np.int32)
+    arena.used_behind = np.zeros(64, np.int32)
+    arena.used_short = np.zeros(64, np.int32)
+    arena.tail_byte = np.zeros(1, np.uint8)
+    arena.tail_depth = np.zeros(1, np.int32)
+    arena.tail_parent = np.full(1, -1, np.int32)
+    arena.tail_child = np.full(1, -1, np.int32)
+    arena.tail_sibling = np.full(1, -1, np.int32)
+    arena.tail_entry = np.full(1, -1, np.int32)
+    arena.entry_token = np.empty(1, np.int32)
+    arena.entry_next = np.empty(1, np.int32)
+    arena.entry_quoting = np.empty(1, np.uint8)
     arena.pair_tokens = np.empty(0, np.int32)
+    arena.pair_quoting = np.empty(0, np.uint8)
+    arena.neighbours = np.zeros(1, np.uint8)
+    arena.trie_child = np.zeros(1, np.int32)
+    arena.near_bytes = np.zeros(1, np.uint8)
+    arena.member_reading = np.full(16, -1, np.int32)
+    arena.config_room = np.full(1024, -1, np.int32)
     arena.stack_mode = np.zeros(1024, np.uint8)
     arena.stack_plain = np.full(1024, -1, np.int32)
     arena.config_tape = np.zeros(1024, np.int32)
@@ -323,21 +354,23 @@ def sizes(arena):
         + arena.set_tokens.size * 4
         + arena.counter_base.size * 16
         + arena.bag_separator.size * 37
-        + arena.member_start.size * 28
+        + arena.member_start.size * 32
         + arena.situation_bag.size * 24
         + arena.situation_table.size * 4
         + arena.flagset_words.size * 8
         + arena.flagset_table.size * 4
-        + arena.text_parent.size * 10
+        + arena.text_parent.size * 30
         + arena.text_table.size * 4
-        + arena.used_parent.size * 8
+        + arena.used_parent.size * 28
         + arena.used_table.size * 4
-        + arena.straddles.size
+        + arena.tail_byte.size * 21
+        + arena.neighbours.size
+        + arena.near_bytes.size
         + arena.stack_offsets.size * 10
         + arena.stack_state.size * 8
         + arena.stack_table.size * 4
         + arena.union_key.size * 12
-        + arena.config_offsets.size * 37
+        + arena.config_offsets.size * 41
         + arena.item_state.size * 8
         + arena.config_table.size * 4
         + arena.map_class.size

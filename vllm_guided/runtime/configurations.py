@@ -170,6 +170,7 @@ def intern(arena, flags):
         arena.config_plain = with_room(arena.config_plain, 2 * before)
         arena.config_cut = with_room(arena.config_cut, 2 * before)
         arena.config_cut_count = with_room(arena.config_cut_count, 2 * before)
+        arena.config_room = with_room(arena.config_room, 2 * before)
     arena.item_state = with_room(arena.item_state, used + count)
     arena.item_stack = with_room(arena.item_stack, used + count)
     for k in range(count):
@@ -184,6 +185,7 @@ def intern(arena, flags):
     arena.config_tape[made] = tape
     arena.config_plain[made] = -1
     arena.config_cut_count[made] = -1
+    arena.config_room[made] = -1
     arena.config_count = made + 1
     table[slot] = made
     if 2 * (made + 1) > table.size:

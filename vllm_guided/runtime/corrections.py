@@ -1,13 +1,16 @@
 """Tokens that a mask computed without comparing distinct items allows, and that break the constraint.
 
 In: a configuration and the mask of its plain twin (``configurations.plain``). Out: the ids of tokens to take
-out of it, kept with the configuration. Few tokens come into question:
+out of it, kept with the configuration. A way that a token leads is only given up where an item has the
+critical beginning of another one (``critical.py``), so few tokens come into question:
 
-1. Those whose text keeps the item that is being read at the beginning of a used one, or that pass the
-   separator to the next item: the token trie is walked with real steps as far as that holds.
-2. Those that complete an item somewhere, pass a separator and go on into the next item (``straddles``). They
-   leave the frame that the output is in, so they are among the ids that tier 2 adds to tier 1.
-3. Those that hold two equal items (``pair_tokens``), also where a bag has not begun yet.
+1. Those on the way from an item that is being read to the critical beginning of a used one: the token trie
+   is walked along them (``_walk_near``).
+2. Those that go on, behind a comma, with the critical beginning of a used item or of the one that is being
+   read (``_try_tails``).
+3. Those that hold two such items (``pair_tokens``), also where a bag has not begun yet.
+
+The last two are tried by real steps.
 """
 
 # Compiled functions have numba signatures instead of annotations.
@@ -33,202 +36,342 @@ from vllm_guided.runtime.arena import (
     with_room,
 )
 from vllm_guided.runtime.configurations import plain, step
-from vllm_guided.runtime.distinct import begin_visit, is_near_used, recordings, step_token, step_true
+from vllm_guided.runtime.critical import critical_length, limit_of, look_at_used, reach
+from vllm_guided.runtime.distinct import begin_visit, situations, step_token, step_true
 from vllm_guided.runtime.masks import mask_of
+from vllm_guided.runtime.separators import look_at_bags
+from vllm_guided.runtime.texts import (
+    EMPTY,
+    OUTSIDE,
+    beginning,
+    begins,
+    first_begun,
+    next_byte,
+    text_from,
+)
 
 _int = types.int64
 _bool = types.boolean
 _ints = types.int32[::1]
-
-#: What ``straddles`` says of a token: it goes on behind a comma; it has the same on both sides of one.
-GOES_ON, PAIR = 1, 2
-
-
-@jit(_bool(types.uint8))
-def _blank(byte):
-    return byte == 32 or byte == 10 or byte == 9 or byte == 13
-
-
-@jit(types.void(arena_type), apart=True)
-def find_straddling_tokens(arena):
-    """Fill ``straddles``, ``straddle_tokens`` and ``pair_tokens`` for the vocabulary."""
-    data = arena.token_data
-    offsets = arena.token_offsets
-    count = offsets.size - 1
-    kinds = np.zeros(count, np.uint8)
-    going_on = 0
-    pairs = 0
-    for token in range(count):
-        low = offsets[token]
-        high = offsets[token + 1]
-        kind = 0
-        for comma in range(low, high):
-            if data[comma] != 44:
-                continue
-            after = comma + 1
-            while after < high and _blank(data[after]):
-                after += 1
-            if after == high:
-                continue
-            kind |= GOES_ON
-            before = comma
-            while before > low and _blank(data[before - 1]):
-                before -= 1
-            for length in range(1, min(before - low, high - after) + 1):
-                same = True
-                for k in range(length):
-                    if data[before - length + k] != data[after + k]:
-                        same = False
-                        break
-                if same:
-                    kind |= PAIR
-                    break
-            for k in range(low, high):
-                if data[k] == 58:  # a colon: members of objects, which are compared by their names
-                    kind |= PAIR
-        kinds[token] = kind
-        going_on += 1 if kind & GOES_ON else 0
-        pairs += 1 if kind & PAIR else 0
-    arena.straddles = kinds
-    tokens = np.empty(going_on, np.int32)
-    both = np.empty(pairs, np.int32)
-    going_on = 0
-    pairs = 0
-    for token in range(count):
-        if kinds[token] & GOES_ON:
-            tokens[going_on] = token
-            going_on += 1
-        if kinds[token] & PAIR:
-            both[pairs] = token
-            pairs += 1
-    arena.straddle_tokens = tokens
-    arena.pair_tokens = both
+_bytes = types.uint8[::1]
+_cut = types.Tuple((_ints, _int))
 
 
 @jit(_bool(arena_type, _int, _int))
-def _in_row(arena, row, token):
-    """Whether the dense row, if there is one, has ``token``."""
-    if row < 0:
-        return False
-    return (arena.rows[row * arena.words + (token >> 5)] >> np.int32(token & 31)) & 1 != 0
+def _in_mask(arena, number, token):
+    """Whether mask ``number``, whose list of ids is in ``scratch_row``, allows ``token``."""
+    bits = arena.scratch_row[token >> 5]
+    row = np.int64(arena.mask_row[number])
+    if row >= 0:
+        bits |= arena.rows[row * arena.words + (token >> 5)]
+    return (bits >> np.int32(token & 31)) & 1 != 0
 
 
-@jit(_bool(arena_type, _int, _int))
-def in_mask(arena, number, token):
-    """Whether mask ``number`` allows ``token``."""
-    if _in_row(arena, np.int64(arena.mask_row[number]), token):
-        return True
+@jit(types.void(arena_type, _int, _bool))
+def _lay_out(arena, number, on):
+    """Set the bits of the mask's list of ids in ``scratch_row``, or take them back."""
     first = np.int64(arena.mask_ids[number])
     for k in range(first, first + np.int64(arena.mask_id_count[number])):
-        if arena.ids[k] == token:
-            return True
-    return False
+        token = arena.ids[k]
+        if on:
+            arena.scratch_row[token >> 5] |= np.int32(1) << np.int32(token & 31)
+        else:
+            arena.scratch_row[token >> 5] = 0
 
 
 @jit(_bool(arena_type, _int, _int), apart=True)
 def _is_between(arena, stack, depth):
-    """Whether the innermost comparing bag on some stack waits for its next item behind the separator."""
+    """Whether the innermost comparing bag on some stack waits for an item that may be used in one token.
+
+    (After ``begin_visit``, and ``look_at_used`` for all lists.)
+    """
     if arena.stack_mode[stack] & TRUE == 0 or depth >= UNION_DEPTH:
         return False
     if arena.visit_mark[stack] == arena.visit:
-        return False
+        return arena.visit_value[stack] != 0
     arena.visit_mark[stack] = arena.visit
+    arena.visit_value[stack] = 0
     for k in range(arena.stack_offsets[stack], arena.stack_offsets[stack + 1]):
         top = np.int64(arena.stack_state[k])
         if top >= BAG and arena.bag_distinct[arena.situation_bag[top - BAG]]:
-            if arena.situation_phase[top - BAG] == BEFORE:
-                return True
+            used = np.int64(arena.situation_used[top - BAG])
+            if arena.situation_phase[top - BAG] == BEFORE and used > 0 and arena.used_short[used] > 0:
+                arena.visit_value[stack] = 1
         elif _is_between(arena, np.int64(arena.stack_below[k]), depth + 1):
+            arena.visit_value[stack] = 1
+    return arena.visit_value[stack] != 0
+
+
+@jit(_bool(arena_type, _int, _int, _int))
+def _leads_to(arena, node, text, count):
+    """Whether the trie has the last ``count`` bytes of ``text`` below ``node``.
+
+    Where blanks may stand between them they are taken to be there.
+    """
+    data = np.empty(count, np.uint8)
+    for k in range(count - 1, -1, -1):
+        data[k] = arena.text_byte[text]
+        text = np.int64(arena.text_parent[text])
+        if k > 0 and arena.text_quoting[text] == OUTSIDE:
             return True
-    return False
+    for k in range(count):
+        if node == 0:
+            node = np.int64(arena.trie_child[data[k]])
+            if node < 0:
+                return False
+            continue
+        past = np.int64(arena.trie_next[node])
+        node += 1
+        while node < past and arena.trie_byte[node] < data[k]:
+            node = np.int64(arena.trie_next[node])
+        if node >= past or arena.trie_byte[node] != data[k]:
+            return False
+    return True
 
 
-@jit(_bool(arena_type, _int), apart=True)
-def _is_near(arena, config):
-    """Whether further bytes may meet a used item: one is near, or the next item is about to begin."""
+@jit(_bool(arena_type, _int, _int, _int, _int, _int, _bytes))
+def _mark_ways(arena, bag, used, text, node, place, marks):
+    """Mark the bytes by which tokens below ``node`` lead from ``text`` to where used texts matter."""
+    entry = first_begun(arena, used, text)
+    if entry == 0:
+        return False
+    look_at_used(arena, used, bag)
+    some = False
+    near = False
+    length = np.int64(arena.text_length[text])
+    while entry > 0:
+        critical = np.int64(arena.used_critical[entry])
+        more = np.int64(arena.text_length[critical]) - length
+        if more <= 0:
+            whole = np.int64(arena.used_text[entry])
+            if begins(arena, whole, text):
+                byte = next_byte(arena, whole, text)
+                if byte >= 0:
+                    marks[place + byte] = 1
+                    some = True
+                near = True
+        elif more <= reach(arena, critical) and begins(arena, critical, text):
+            near = True
+            if _leads_to(arena, node, critical, more):
+                marks[place + next_byte(arena, critical, text)] = 1
+                some = True
+        entry = np.int64(arena.used_parent[entry])
+    if near and arena.text_quoting[text] == OUTSIDE:
+        for byte in (9, 10, 13, 32):
+            marks[place + byte] = 1
+        some = True
+    return some
+
+
+@jit(_bool(arena_type, _int, _int, _int, _bytes), apart=True)
+def _mark_near(arena, config, node, place, marks):
+    """Mark, in ``marks[place : place + 256]``, the bytes that real steps are to be made on below ``node``."""
+    for byte in range(256):
+        marks[place + byte] = 0
     flags = arena.config_flags[config]
     if flags & TRUE == 0:
         return False
     low = np.int64(arena.config_offsets[config])
     high = np.int64(arena.config_offsets[config + 1])
-    if flags & RECORDING:
-        arena.tape = np.int64(arena.config_tape[config])
-        found = np.empty(8, np.int64)
-        count = np.int64(0)
-        begin_visit(arena)
-        for k in range(low, high):
-            found, count = recordings(arena, np.int64(arena.item_stack[k]), found, count, np.int64(0))
-        for j in range(count):
-            if is_near_used(arena, found[j]):
-                return True
+    tape = np.int64(arena.config_tape[config])
+    found = np.empty(8, np.int64)
+    count = np.int64(0)
     begin_visit(arena)
     for k in range(low, high):
-        if _is_between(arena, np.int64(arena.item_stack[k]), np.int64(0)):
-            return True
-    return False
+        found, count = situations(
+            arena, np.int64(arena.item_stack[k]), np.int64(TRUE), found, count, np.int64(0)
+        )
+    some = False
+    waiting = False
+    for j in range(count):
+        here = found[j] - BAG
+        bag = np.int64(arena.situation_bag[here])
+        used = np.int64(arena.situation_used[here])
+        if used == 0:
+            continue
+        if arena.situation_phase[here] > BEFORE:
+            text = text_from(arena, tape, np.int64(arena.situation_from[here]))
+            some |= _mark_ways(arena, bag, used, text, node, place, marks)
+        elif arena.situation_phase[here] == BEFORE:
+            look_at_used(arena, used, bag)
+            waiting |= arena.used_short[used] > 0
+    if waiting:
+        begin_visit(arena)
+        for k in range(low, high):
+            if _is_between(arena, np.int64(arena.item_stack[k]), np.int64(0)):
+                state = arena.item_state[k]
+                for edge in range(arena.edge_offsets[state], arena.edge_offsets[state + 1]):
+                    for byte in range(arena.edge_low[edge], np.int64(arena.edge_high[edge]) + 1):
+                        marks[place + byte] = 1
+                some = True
+    return some
 
 
-@jit(types.Tuple((_ints, _int))(arena_type, _int, _int, _ints, _int), apart=True)
-def _walk_near(arena, config, number, cut, count):
-    """Append the tokens of mask ``number`` that real steps near used items refuse."""
-    if not _is_near(arena, config):
+@jit(_cut(arena_type, _int, _int, _bool, _ints, _int), apart=True)
+def _walk_near(arena, config, number, everything, cut, count):
+    """Append the tokens of mask ``number`` that real steps refuse, made near used items, or everywhere.
+
+    Three configurations go down the trie: that of the mask; the real one as far as an item may be given up;
+    and its plain twin, which is what is left of the mask where one was.
+    """
+    marks = arena.near_bytes
+    if not everything and not _mark_near(arena, config, np.int64(0), np.int64(0), marks):
         return cut, count
-    real = np.empty(arena.longest_token + 2, np.int64)
     loose = np.empty(arena.longest_token + 2, np.int64)
+    exact = np.empty(arena.longest_token + 2, np.int64)
+    real = np.empty(arena.longest_token + 2, np.int64)
     real[0] = config
-    loose[0] = plain(arena, config)
+    exact[0] = plain(arena, config)
+    loose[0] = exact[0]
     node = np.int64(1)
     past = arena.trie_byte.size
     while node < past:
         depth = np.int64(arena.trie_depth[node])
         byte = np.int64(arena.trie_byte[node])
         after = np.int64(arena.trie_next[node])
+        is_near = real[depth - 1] != DEAD and (everything or marks[256 * (depth - 1) + byte] != 0)
+        if not is_near and exact[depth - 1] == loose[depth - 1]:
+            node = after
+            continue
         allowed = step(arena, loose[depth - 1], byte)
         if allowed == DEAD:
             node = after
             continue
-        target = step_true(arena, real[depth - 1], byte)
-        if target == DEAD:
+        if is_near:
+            target = step_true(arena, real[depth - 1], byte)
+            left = plain(arena, target)
+        else:
+            target = np.int64(DEAD)
+            left = step(arena, exact[depth - 1], byte)
+        if left == DEAD:
             for k in range(arena.trie_token_start[node], arena.trie_token_start[after]):
                 token = np.int64(arena.trie_tokens[k])
-                if in_mask(arena, number, token):
+                if _in_mask(arena, number, token):
                     cut = with_room(cut, count + 1)
                     cut[count] = token
                     count += 1
             node = after
             continue
-        real[depth] = target
         loose[depth] = allowed
-        # Where an item was dropped the mask's walk still goes on with it: so must this one.
-        node = node + 1 if _is_near(arena, target) or plain(arena, target) != allowed else after
+        exact[depth] = left
+        real[depth] = DEAD
+        if is_near and (everything or _mark_near(arena, target, node, 256 * depth, marks)):
+            real[depth] = target
+        node = node + 1 if real[depth] != DEAD or left != allowed else after
     return cut, count
 
 
-@jit(types.void(arena_type, _int), apart=True)
-def find_cut(arena, config):
-    """Find the tokens to take out of ``config``'s mask: ``config_cut_count`` ids from ``config_cut`` on."""
+@jit(_cut(arena_type, _int, _int, _int, _ints, _int), apart=True)
+def _try_token(arena, config, number, token, cut, count):
+    """Append ``token`` if mask ``number`` has it and real steps refuse it."""
+    if _in_mask(arena, number, token):
+        for k in range(count):
+            if cut[k] == token:
+                return cut, count
+        if step_token(arena, config, token) == DEAD:
+            cut = with_room(cut, count + 1)
+            cut[count] = token
+            count += 1
+    return cut, count
+
+
+@jit(_cut(arena_type, _int, _int, _int, _int, _int, _ints, _int), apart=True)
+def _try_tails(arena, config, number, node, skip, quoting, cut, count):
+    """Try the tokens with a tail at or below ``node``, the commas before which may stand between items.
+
+    ``skip``: -1, or a text that is being read: only longer tails are looked at, and where it is inside of
+    quotes only tokens that begin with the byte that follows it in their tail.
+    """
+    length = np.int64(arena.tail_depth[node])
+    inside = skip >= 0 and arena.text_quoting[skip] != OUTSIDE
+    here = node
+    branch = np.int64(0)
+    while True:
+        if arena.tail_depth[here] == length + 1:
+            branch = np.int64(arena.tail_byte[here])
+        if skip < 0 or here != node:
+            entry = np.int64(arena.tail_entry[here])
+            while entry >= 0:
+                token = np.int64(arena.entry_token[entry])
+                if arena.entry_quoting[entry] & quoting and not (
+                    inside and arena.token_data[arena.token_offsets[token]] != branch
+                ):
+                    cut, count = _try_token(arena, config, number, token, cut, count)
+                entry = np.int64(arena.entry_next[entry])
+        below = np.int64(arena.tail_child[here])
+        while below < 0:
+            if here == node:
+                return cut, count
+            below = np.int64(arena.tail_sibling[here])
+            here = np.int64(arena.tail_parent[here])
+        here = below
+    return cut, count
+
+
+@jit(_cut(arena_type, _int, _int, _int, _int, _ints, _int), apart=True)
+def _try_behind_commas(arena, config, number, state, quoting, cut, count):
+    """Try the tokens that pass a comma and go on as an item does that is used in ``state`` or being read."""
+    here = state - BAG
+    bag = np.int64(arena.situation_bag[here])
+    used = np.int64(arena.situation_used[here])
+    if used > 0:
+        look_at_used(arena, used, bag)
+        entry = np.int64(arena.used_behind[used])
+        while entry > 0:
+            node = np.int64(arena.text_tail[arena.used_critical[entry]])
+            cut, count = _try_tails(arena, config, number, node, np.int64(-1), quoting, cut, count)
+            entry = np.int64(arena.used_parent[entry])
+            if entry > 0:
+                entry = np.int64(arena.used_behind[entry])
+    if arena.situation_phase[here] <= BEFORE:
+        return cut, count
+    text = text_from(arena, np.int64(arena.config_tape[config]), np.int64(arena.situation_from[here]))
+    if text == EMPTY:
+        return cut, count  # then the token holds both items
+    node = np.int64(arena.text_tail[text])
+    depth = np.int64(arena.tail_depth[node])
+    narrow = critical_length(arena, bag, text, depth + 1, limit_of(arena, used))
+    if narrow <= depth:
+        node = np.int64(arena.text_tail[beginning(arena, text, narrow)])
+        cut, count = _try_tails(arena, config, number, node, np.int64(-1), quoting, cut, count)
+    elif depth == arena.text_length[text]:
+        cut, count = _try_tails(arena, config, number, node, text, quoting, cut, count)
+    return cut, count
+
+
+@jit(types.void(arena_type, _int, _bool), apart=True)
+def find_cut(arena, config, everything):
+    """Find the tokens to take out of ``config``'s mask: ``config_cut_count`` ids from ``config_cut`` on.
+
+    ``everything``: by real steps on every token, which is the slow, obvious way.
+    """
     number = mask_of(arena, plain(arena, config))
     cut = np.empty(16, np.int32)
     count = np.int64(0)
-    row = np.int64(arena.mask_row[number])
-    tokens = arena.pair_tokens
-    if arena.config_flags[config] & TRUE:
-        cut, count = _walk_near(arena, config, number, cut, count)
-        if arena.mask_own[number]:
-            tokens = arena.straddle_tokens
-    for k in range(tokens.size):
-        token = np.int64(tokens[k])
-        if _in_row(arena, row, token) and step_token(arena, config, token) == DEAD:
-            cut = with_room(cut, count + 1)
-            cut[count] = token
-            count += 1
-    first = np.int64(arena.mask_ids[number])
-    for k in range(first, first + np.int64(arena.mask_id_count[number])):
-        token = np.int64(arena.ids[k])
-        if arena.straddles[token] and step_token(arena, config, token) == DEAD:
-            cut = with_room(cut, count + 1)
-            cut[count] = token
-            count += 1
+    look_at_bags(arena)
+    _lay_out(arena, number, True)
+    if everything or arena.odd_bags > 0:
+        cut, count = _walk_near(arena, config, number, True, cut, count)
+    else:
+        quoting = np.int64(7)
+        flags = arena.config_flags[config]
+        if flags & RECORDING:
+            quoting = np.int64(1) << np.int64(arena.text_quoting[arena.config_tape[config]])
+        if flags & TRUE:
+            cut, count = _walk_near(arena, config, number, False, cut, count)
+            found = np.empty(8, np.int64)
+            states = np.int64(0)
+            begin_visit(arena)
+            for k in range(arena.config_offsets[config], arena.config_offsets[config + 1]):
+                found, states = situations(
+                    arena, np.int64(arena.item_stack[k]), np.int64(TRUE), found, states, np.int64(0)
+                )
+            for j in range(states):
+                cut, count = _try_behind_commas(arena, config, number, found[j], quoting, cut, count)
+        for k in range(arena.pair_count):
+            if arena.pair_quoting[k] & quoting:
+                cut, count = _try_token(arena, config, number, np.int64(arena.pair_tokens[k]), cut, count)
+    _lay_out(arena, number, False)
     arena.ids = with_room(arena.ids, arena.id_count + count)
     copy_into(arena.ids, arena.id_count, cut, 0, count)
     arena.config_cut[config] = arena.id_count
@@ -242,7 +385,7 @@ def is_cut(arena, config, token):
     if arena.distinct_count == 0:
         return False
     if arena.config_cut_count[config] < 0:
-        find_cut(arena, config)
+        find_cut(arena, config, False)
     first = np.int64(arena.config_cut[config])
     for k in range(first, first + np.int64(arena.config_cut_count[config])):
         if arena.ids[k] == token:

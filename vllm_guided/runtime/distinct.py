@@ -3,7 +3,8 @@
 What is read while a distinct item is open goes on the configuration's tape, so such configurations differ by
 their text and their transitions are not memoised. Two things end an item's reading: it is complete and its
 text is used already (``bags.expand_bag`` does not go on behind it), or all ways to complete it are used. The
-second is looked for here, and only where what was read is the beginning of a used text.
+second is looked for here, and only where what was read has the critical beginning of a used text
+(``critical.py``).
 """
 
 # Compiled functions have numba signatures instead of annotations.
@@ -17,7 +18,6 @@ from numba import types
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import (
     BAG,
-    BEFORE,
     DEAD,
     ESCAPE,
     FINAL,
@@ -30,8 +30,18 @@ from vllm_guided.runtime.arena import (
 )
 from vllm_guided.runtime.collecting import add, begin
 from vllm_guided.runtime.configurations import close, closure, collect, intern, place_of, plain, step
-from vllm_guided.runtime.stacks import intern_stack
-from vllm_guided.runtime.texts import EMPTY, begins_used, is_blank, is_used, longer, next_bytes, text_from
+from vllm_guided.runtime.critical import look_at_used
+from vllm_guided.runtime.stacks import intern_stack, mode_of
+from vllm_guided.runtime.texts import (
+    EMPTY,
+    begins,
+    first_begun,
+    is_blank,
+    is_used,
+    longer,
+    next_bytes,
+    text_from,
+)
 
 _int = types.int64
 _ints = types.int32[::1]
@@ -53,35 +63,47 @@ def begin_visit(arena):
         arena.visit = 1
 
 
-@jit(types.Tuple((_states, _int))(arena_type, _int, _states, _int, _int), apart=True)
-def recordings(arena, stack, found, count, depth):
-    """Append the situations on ``stack`` that read a distinct item, each once (after ``begin_visit``)."""
-    if arena.stack_mode[stack] & RECORDING == 0 or depth >= UNION_DEPTH:
+@jit(types.Tuple((_states, _int))(arena_type, _int, _int, _states, _int, _int), apart=True)
+def situations(arena, stack, mode, found, count, depth):
+    """Append the situations of bags on ``stack`` that compare items, each once (after ``begin_visit``).
+
+    ``mode``: TRUE for all, RECORDING for those whose item is being read.
+    """
+    if arena.stack_mode[stack] & mode == 0 or depth >= UNION_DEPTH:
         return found, count
     if arena.visit_mark[stack] == arena.visit:
         return found, count
     arena.visit_mark[stack] = arena.visit
     for k in range(arena.stack_offsets[stack], arena.stack_offsets[stack + 1]):
         top = np.int64(arena.stack_state[k])
-        if top >= BAG and arena.situation_used[top - BAG] >= 0 and arena.situation_phase[top - BAG] > BEFORE:
-            known = not arena.bag_distinct[arena.situation_bag[top - BAG]]
+        if top >= BAG and arena.situation_used[top - BAG] >= 0 and mode_of(arena, top) & mode:
+            known = False
             for j in range(count):
                 known |= found[j] == top
             if not known:
                 found = with_room(found, count + 1)
                 found[count] = top
                 count += 1
-        found, count = recordings(arena, np.int64(arena.stack_below[k]), found, count, depth + 1)
+        found, count = situations(arena, np.int64(arena.stack_below[k]), mode, found, count, depth + 1)
     return found, count
 
 
-@jit(_bool(arena_type, _int), apart=True)
-def is_near_used(arena, state):
-    """Whether the item that ``state`` reads begins as a used one does; ``arena.tape`` has its text."""
+@jit(_bool(arena_type, _int, _int), apart=True)
+def _is_critical(arena, state, tape):
+    """Whether the item that ``state`` reads, ``tape`` has its text, has a used one's critical beginning."""
     used = np.int64(arena.situation_used[state - BAG])
-    if used <= 0:
+    text = text_from(arena, tape, np.int64(arena.situation_from[state - BAG]))
+    entry = first_begun(arena, used, text)
+    if entry == 0:
         return False
-    return begins_used(arena, used, text_from(arena, arena.tape, np.int64(arena.situation_from[state - BAG])))
+    look_at_used(arena, used, np.int64(arena.situation_bag[state - BAG]))
+    while entry > 0:
+        if arena.text_length[arena.used_critical[entry]] <= arena.text_length[text] and begins(
+            arena, np.int64(arena.used_text[entry]), text
+        ):
+            return True
+        entry = np.int64(arena.used_parent[entry])
+    return False
 
 
 @jit(_int(arena_type, _int, _int, _int), apart=True)
@@ -191,14 +213,21 @@ def _viable(arena, config, used, text):
 def _drop_exhausted(arena):
     """Take out of the collected, closed pairs what reads an item that cannot become a new one."""
     count = arena.work_count
+    tape = arena.tape
     found = np.empty(8, np.int64)
     number = np.int64(0)
     begin_visit(arena)
     for k in range(count):
-        found, number = recordings(arena, np.int64(arena.work_stack[k]), found, number, np.int64(0))
+        found, number = situations(
+            arena, np.int64(arena.work_stack[k]), np.int64(RECORDING), found, number, np.int64(0)
+        )
     near = 0
     for j in range(number):
-        if is_near_used(arena, found[j]):
+        here = found[j] - BAG
+        used = np.int64(arena.situation_used[here])
+        if used > 0 and first_begun(
+            arena, used, text_from(arena, tape, np.int64(arena.situation_from[here]))
+        ):
             found[near] = found[j]
             near += 1
     if near == 0:
@@ -208,9 +237,10 @@ def _drop_exhausted(arena):
     for k in range(count):
         states[k] = arena.work_state[k]
         stacks[k] = arena.work_stack[k]
-    tape = arena.tape
     for j in range(near):
         state = found[j]
+        if not _is_critical(arena, state, tape):
+            continue
         begin(arena)
         begin_visit(arena)
         for k in range(count):

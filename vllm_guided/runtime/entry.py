@@ -25,10 +25,11 @@ from vllm_guided.runtime.bags import ALWAYS, SOME, situation
 from vllm_guided.runtime.bags import flagset as flagset_of
 from vllm_guided.runtime.collecting import add, begin
 from vllm_guided.runtime.configurations import plain
-from vllm_guided.runtime.corrections import find_straddling_tokens, is_cut
+from vllm_guided.runtime.corrections import find_cut, is_cut
 from vllm_guided.runtime.distinct import finish, step_bytes, step_token
 from vllm_guided.runtime.masks import mask_of
 from vllm_guided.runtime.rows import fill_row
+from vllm_guided.runtime.straddling import index_tokens
 
 _int = types.int64
 _ints = types.int32[::1]
@@ -134,6 +135,7 @@ def append_bag(
     arena.member_distinct = with_room(arena.member_distinct, past)
     arena.member_first = with_room(arena.member_first, past)
     arena.member_last = with_room(arena.member_last, past)
+    arena.member_reading = with_room(arena.member_reading, past)
     copy_into(arena.member_start, low, start, 0, start.size)
     copy_into(arena.member_rest, low, rest, 0, start.size)
     copy_into(arena.member_skips, low, rest_skips, 0, start.size)
@@ -142,6 +144,7 @@ def append_bag(
     copy_into(arena.member_distinct, low, distinct, 0, start.size)
     copy_into(arena.member_first, low, first, 0, start.size)
     copy_into(arena.member_last, low, last, 0, start.size)
+    fill_with(arena.member_reading, low, start.size, -1)
     free = 0
     any_distinct = False
     furthest = minimum
@@ -164,7 +167,7 @@ def append_bag(
     arena.bag_count = bag + 1
     if any_distinct:
         if arena.distinct_count == 0:
-            find_straddling_tokens(arena)
+            index_tokens(arena)
         arena.distinct_count += 1
     none = flagset_of(arena, np.zeros(required.size, np.int64), required.size)
     used = np.int64(0 if any_distinct else -1)
@@ -238,6 +241,14 @@ def advance_bytes(arena, config, data):
 @jit(types.boolean(arena_type, _int, _bitmask, _int))
 def fill(arena, config, bitmask, place):
     """Write the mask of ``config`` to row ``place`` of ``bitmask``; whether any token is allowed."""
+    return fill_row(arena, config, bitmask, place)
+
+
+@jit(types.boolean(arena_type, _int, _bitmask, _int))
+def fill_slowly(arena, config, bitmask, place):
+    """``fill``, every token tried where items must be distinct: the slow, obvious twin, for tests."""
+    if config > 1 and arena.distinct_count > 0:
+        find_cut(arena, config, True)
     return fill_row(arena, config, bitmask, place)
 
 

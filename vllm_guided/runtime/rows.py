@@ -46,7 +46,7 @@ def fill_row(arena, config, bitmask, place):
     cut = np.int64(0)
     if arena.distinct_count > 0:
         if arena.config_cut_count[config] < 0:
-            find_cut(arena, config)
+            find_cut(arena, config, False)
         ids = arena.ids
         first = np.int64(arena.config_cut[config])
         cut = np.int64(arena.config_cut_count[config])

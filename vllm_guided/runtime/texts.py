@@ -2,6 +2,10 @@
 
 A text is its parent and one more byte, so the texts form one trie (text 0 is empty). White space outside
 double quotes is left out: it does not make JSON values differ. A list of used texts is a linked list.
+
+``text_jump`` leads to an ancestor such that any one is found in logarithmic time (the skew-binary jump
+pointers of Myers, "An applicative random-access stack", 1983). ``text_tail`` is how far a text goes along the
+tails of tokens (``straddling.py``).
 """
 
 # Compiled functions have numba signatures instead of annotations.
@@ -24,10 +28,37 @@ EMPTY = 0
 OUTSIDE, INSIDE, ESCAPED = 0, 1, 2
 
 
+@jit(_bool(_int))
+def is_blank_byte(byte):
+    """Whether ``byte`` is JSON's white space."""
+    return byte == 32 or byte == 10 or byte == 9 or byte == 13
+
+
+@jit(_int(_int, _int))
+def quoting_after(quoting, byte):
+    """Where a text ends after one more byte."""
+    if quoting == OUTSIDE:
+        return INSIDE if byte == 34 else OUTSIDE
+    if quoting == ESCAPED:
+        return INSIDE
+    if byte == 34:
+        return OUTSIDE
+    return ESCAPED if byte == 92 else INSIDE
+
+
 @jit(_bool(arena_type, _int, _int))
 def is_blank(arena, text, byte):
     """Whether ``byte`` after ``text`` is white space that does not count."""
-    return arena.text_quoting[text] == OUTSIDE and (byte == 32 or byte == 10 or byte == 9 or byte == 13)
+    return arena.text_quoting[text] == OUTSIDE and is_blank_byte(byte)
+
+
+@jit(_int(arena_type, _int, _int))
+def tail_below(arena, node, byte):
+    """The node of the trie of tails below ``node``; -1 if there is none."""
+    found = np.int64(arena.tail_child[node])
+    while found >= 0 and arena.tail_byte[found] != byte:
+        found = np.int64(arena.tail_sibling[found])
+    return found
 
 
 @jit(types.void(arena_type))
@@ -59,21 +90,29 @@ def longer(arena, text, byte):
     arena.text_byte = with_room(arena.text_byte, made + 1)
     arena.text_quoting = with_room(arena.text_quoting, made + 1)
     arena.text_length = with_room(arena.text_length, made + 1)
+    arena.text_jump = with_room(arena.text_jump, made + 1)
+    arena.text_tail = with_room(arena.text_tail, made + 1)
+    arena.text_reach = with_room(arena.text_reach, made + 1)
+    arena.text_asked = with_room(arena.text_asked, made + 1)
+    arena.text_answer = with_room(arena.text_answer, made + 1)
     arena.text_parent[made] = text
     arena.text_byte[made] = byte
     arena.text_length[made] = arena.text_length[text] + 1
-    quoting = arena.text_quoting[text]
-    after = quoting
-    if quoting == OUTSIDE:
-        if byte == 34:
-            after = INSIDE
-    elif quoting == ESCAPED:
-        after = INSIDE
-    elif byte == 34:
-        after = OUTSIDE
-    elif byte == 92:
-        after = ESCAPED
-    arena.text_quoting[made] = after
+    arena.text_quoting[made] = quoting_after(np.int64(arena.text_quoting[text]), byte)
+    jump = np.int64(arena.text_jump[text])
+    further = np.int64(arena.text_jump[jump])
+    same = (
+        arena.text_length[text] - arena.text_length[jump]
+        == arena.text_length[jump] - arena.text_length[further]
+    )
+    arena.text_jump[made] = further if same else text
+    tail = np.int64(arena.text_tail[text])
+    if arena.tail_depth[tail] == arena.text_length[text]:
+        below = tail_below(arena, tail, byte)
+        tail = below if below >= 0 else tail
+    arena.text_tail[made] = tail
+    arena.text_reach[made] = 0
+    arena.text_asked[made] = -1
     arena.text_count = made + 1
     arena.text_table[slot] = made
     if 2 * (made + 1) > arena.text_table.size:
@@ -110,8 +149,15 @@ def used_and(arena, used, text):
     made = arena.used_count
     arena.used_parent = with_room(arena.used_parent, made + 1)
     arena.used_text = with_room(arena.used_text, made + 1)
+    arena.used_length = with_room(arena.used_length, made + 1)
+    arena.used_key = with_room(arena.used_key, made + 1)
+    arena.used_critical = with_room(arena.used_critical, made + 1)
+    arena.used_behind = with_room(arena.used_behind, made + 1)
+    arena.used_short = with_room(arena.used_short, made + 1)
     arena.used_parent[made] = used
     arena.used_text[made] = text
+    arena.used_length[made] = arena.used_length[used] + 1
+    arena.used_key[made] = -1
     arena.used_count = made + 1
     arena.used_table[slot] = made
     if 2 * (made + 1) > arena.used_table.size:
@@ -139,27 +185,47 @@ def is_used(arena, used, text):
 
 
 @jit(_int(arena_type, _int, _int))
-def _next_byte(arena, whole, text):
+def beginning(arena, text, length):
+    """The first ``length`` bytes of ``text`` (all of it if it is no longer)."""
+    while arena.text_length[text] > length:
+        jump = np.int64(arena.text_jump[text])
+        text = jump if arena.text_length[jump] >= length else np.int64(arena.text_parent[text])
+    return text
+
+
+@jit(_bool(arena_type, _int, _int))
+def begins(arena, whole, text):
+    """Whether ``text`` is the beginning, or all, of ``whole``."""
+    return beginning(arena, whole, np.int64(arena.text_length[text])) == text
+
+
+@jit(_int(arena_type, _int, _int))
+def next_byte(arena, whole, text):
     """The byte of ``whole`` behind its beginning ``text``; -1 if it does not begin so or is no longer."""
-    more = np.int64(arena.text_length[whole]) - np.int64(arena.text_length[text])
-    if more <= 0:
+    length = np.int64(arena.text_length[text])
+    if arena.text_length[whole] <= length:
         return np.int64(-1)
-    for _ in range(more - 1):
-        whole = np.int64(arena.text_parent[whole])
-    if arena.text_parent[whole] != text:
-        return np.int64(-1)
-    return np.int64(arena.text_byte[whole])
+    whole = beginning(arena, whole, length + 1)
+    return np.int64(arena.text_byte[whole]) if arena.text_parent[whole] == text else np.int64(-1)
 
 
-@jit(_bool(arena_type, _int, _int), apart=True)
-def begins_used(arena, used, text):
-    """Whether ``text`` is the beginning, or all, of a text in the list."""
-    while used > 0:
-        whole = np.int64(arena.used_text[used])
-        if whole == text or _next_byte(arena, whole, text) >= 0:
-            return True
-        used = np.int64(arena.used_parent[used])
-    return False
+@jit(_int(arena_type, _int, _int), apart=True)
+def first_begun(arena, used, text):
+    """The list ``used`` from the first text on that begins with ``text``, or is it; 0 if there is none.
+
+    What was found last is kept with the text, so that reading an item goes through the list once.
+    """
+    if text == EMPTY or used == 0:
+        return used
+    if arena.text_asked[text] == used:
+        return np.int64(arena.text_answer[text])
+    parent = np.int64(arena.text_parent[text])
+    found = np.int64(arena.text_answer[parent]) if arena.text_asked[parent] == used else used
+    while found > 0 and not begins(arena, np.int64(arena.used_text[found]), text):
+        found = np.int64(arena.used_parent[found])
+    arena.text_asked[text] = used
+    arena.text_answer[text] = found
+    return found
 
 
 @jit(types.void(arena_type, _int, _int, types.uint8[::1]), apart=True)
@@ -168,7 +234,7 @@ def next_bytes(arena, used, text, found):
     for byte in range(256):
         found[byte] = 0
     while used > 0:
-        byte = _next_byte(arena, np.int64(arena.used_text[used]), text)
+        byte = next_byte(arena, np.int64(arena.used_text[used]), text)
         if byte >= 0:
             found[byte] = 1
         used = np.int64(arena.used_parent[used])

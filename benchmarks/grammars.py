@@ -1,31 +1,31 @@
-"""Grammars: what a mask costs on ten languages, beside the other engines that read Lark, in one process.
+"""Grammars: what a mask costs on ten languages, beside the other engines that read Lark.
 
     python benchmarks/grammars.py [--quick] [--only NAME ...] [--rounds N] [--engines ...]
 
 The grammars are those of the tests (``tests/grammars``), the texts lie in ``benchmarks/grammars``. In each
-round every engine in turn, in another order each time, compiles the grammar anew and walks the texts, cut by
-the tokenizer itself: for every token the mask is filled (timed), looked at, and the token accepted (timed).
-First visits are those of a round's first walk; a second walk of the same texts follows. The others know no
-priorities of terminals and no ``!``: these are taken out of their grammars, the language of any lexing does
-not depend on them. An engine that refuses a grammar, or a token of its texts, does not handle it.
+round every engine in turn, each in a process of its own and in another order each time, compiles the
+grammar anew and walks the texts, cut by the tokenizer itself: for every token the mask is filled (timed),
+looked at, and the token accepted (timed). First visits are those of a round's first walk; a second walk of
+the same texts follows. The others know no priorities of terminals and no ``!``: these are taken out of
+their grammars, the language of any lexing does not depend on them. An engine that refuses a grammar, or a
+token of its texts, or takes longer than ``--seconds`` for a round, does not handle it. The last line is the
+mean over all languages of our time to that of the best of the others.
 """
 
 from __future__ import annotations
 
-import os
-import random
 import re
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter_ns
 from typing import Any
 
 import _report
 
 _report.one_thread()
 
-from _engines import ENGINES, Engine  # noqa: E402
+from _engines import Engine  # noqa: E402
 from _vocabularies import llama3  # noqa: E402
+from _workers import Failure, Worker, in_turn, workers  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 GRAMMARS = HERE.parent / "tests" / "grammars"
@@ -38,6 +38,7 @@ COMPILE: dict[str, Callable[[Any, str], Any]] = {
     "xgrammar": lambda engine, text: engine.compiler.compile_lark(without_priorities(text)),
 }
 KINDS = ("compile", "masks", "again", "commits")
+WARM_SECONDS = 300.0
 HEADER = ("mean", "p50", "p99", "max")
 
 
@@ -55,48 +56,56 @@ def walk(engine: Engine, compiled: Any, texts: list[list[int]]) -> dict[str, lis
     """Times in nanoseconds of each mask and each token; raises where the engine refuses a token."""
     masks: list[int] = []
     commits: list[int] = []
+    clock = _report.clock()
     stop = engine.tokens.stop_token_ids[0]
     for tokens in texts:
         request = engine.request(compiled)
         for token in (*tokens, stop):
-            before = perf_counter_ns()
+            before = clock()
             request.fill()
-            masks.append(perf_counter_ns() - before)
+            masks.append(clock() - before)
             if not request.allows(token):
                 raise ValueError(f"refuses token {token} behind {len(commits)} tokens of its texts")
             if token != stop:
-                before = perf_counter_ns()
+                before = clock()
                 request.accept(token)
-                commits.append(perf_counter_ns() - before)
+                commits.append(clock() - before)
     return {"masks": masks, "commits": commits}
 
 
 def measure(engine: Engine, grammar: str, texts: list[list[int]]) -> dict[str, Any]:
     """One round of one engine: compile, walk, walk again."""
     engine.start()
-    before = perf_counter_ns()
+    clock = _report.clock()
+    before = clock()
     compiled = COMPILE[engine.name](engine, grammar)
-    time = perf_counter_ns() - before
+    time = clock() - before
     return {"compile": [time], "first": walk(engine, compiled, texts), "again": walk(engine, compiled, texts)}
 
 
-def run(engines: list[Engine], names: list[str], rounds: int) -> dict[str, dict[str, Any]]:
+def warm(engine: Engine) -> None:
+    """Loads modules and compiled functions, as a server's start does."""
+    engine.start()
+    engine.request(COMPILE[engine.name](engine, 'start: "a" | /b+/')).fill()
+
+
+def run(made: list[Worker], names: list[str], rounds: int, seconds: float) -> dict[str, dict[str, Any]]:
     """For each grammar and engine the times of all rounds, or why there are none."""
-    found: dict[str, dict[str, Any]] = {name: {} for name in names}
+    found: dict[str, dict[str, Any]] = {
+        name: {worker.name: {key: [] for key in KINDS} for worker in made} for name in names
+    }
     for number in range(rounds):
-        for name in names:
+        for place, name in enumerate(names):
             grammar = (GRAMMARS / f"{name}.lark").read_text()
-            texts = [engines[0].tokens.encode(text) for text in texts_of(name)]
-            order = list(engines)
-            random.Random(f"{name} {number}").shuffle(order)
-            for engine in order:
-                own = found[name].setdefault(engine.name, {key: [] for key in KINDS})
+            texts = [made[0].engine.tokens.encode(text) for text in texts_of(name)]
+            for worker in in_turn(made, number * len(names) + place):
+                own = found[name][worker.name]
                 if "refused" in own:
                     continue
-                try:
-                    times = measure(engine, grammar, texts)
-                except Exception as error:  # whatever an engine raises, it does not handle the grammar
-                    own["refused"] = " ".join(str(error).split())[:200]
+                worker.call(warm, seconds=WARM_SECONDS)  # a process that was ended forgot everything
+                times = worker.call(measure, grammar, texts, seconds=seconds)
+                if isinstance(times, Failure):
+                    own["refused"] = " ".join(f"{times.kind}: {times.message}".split())[:200]
                     continue
                 own["compile"] += times["compile"]
                 own["masks"] += times["first"]["masks"]
@@ -107,7 +116,7 @@ def run(engines: list[Engine], names: list[str], rounds: int) -> dict[str, dict[
 
 def show(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Print a line for each grammar and engine; the same as numbers."""
-    rows, numbers = [], {}
+    rows, numbers, ratios, refused = [], {}, [], []
     for name, engines in found.items():
         others = [
             _report.summary(own["masks"])["mean"]
@@ -118,12 +127,14 @@ def show(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
             if "refused" in own:
                 rows.append([f"{name}, {engine}", "refused", *["–"] * 8])
                 numbers[f"{name}, {engine}"] = {"refused": own["refused"]}
+                refused.append((name, engine, own["refused"]))
                 continue
             first = _report.summary([time / 1e3 for time in own["masks"]])
             again = _report.summary([time / 1e3 for time in own["again"]])
             commit = _report.summary([time / 1e3 for time in own["commits"]])
             compiled = _report.summary([time / 1e6 for time in own["compile"]])
             ratio = first["mean"] * 1e3 / min(others) if others and engine == "vllm_guided" else None
+            ratios += [ratio] if ratio is not None else []
             numbers[f"{name}, {engine}"] = {
                 "first": first,
                 "again": again,
@@ -147,6 +158,11 @@ def show(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "ours / best",
     ]
     _report.table("Masks on grammars: first walk, second walk, commits", header, rows)
+    if ratios:
+        mean = sum(ratios) / len(ratios)
+        print(f"ours / best: mean {mean:.2f} over {len(ratios)} languages; at most 1/3 is asked")
+    for name, engine, reason in refused:
+        print(f"{engine} does not handle {name}: {reason}")
     return numbers
 
 
@@ -155,29 +171,19 @@ def main() -> None:
     names = sorted(path.stem for path in TEXTS.glob("*.txt") if (GRAMMARS / f"{path.stem}.lark").exists())
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
     parser.add_argument("--rounds", type=int, help="how often; default: 10, with --quick 1")
-    given = parser.parse_args()
-    # What this process compiles must not come from what an earlier run has stored.
-    os.environ["VLLM_GUIDED_DISK_CACHE_MB"] = "0"
-    tokens = llama3()
-    engines = []
-    for name in given.engines:
-        try:
-            engines.append(ENGINES[name](tokens))
-        except ImportError as error:
-            print(f"{name} is left out: {error}")
-    for engine in engines:  # loads modules and compiled functions, as a server's start does
-        engine.start()
-        engine.request(COMPILE[engine.name](engine, 'start: "a" | /b+/')).fill()
-    chosen = given.only[:4] if given.quick and given.only == names else given.only
-    found = run(engines, chosen, given.rounds or (1 if given.quick else 10))
+    given = _report.parse(parser)
+    seconds = given.seconds or (20.0 if given.quick else 120.0)
+    with workers(given.engines, llama3()) as made:
+        engines = [worker.name for worker in made]
+        found = run(made, given.only, given.rounds or (1 if given.quick else 10), seconds)
     numbers = show(found)
 
     def draw(figure: Any, axes: Any) -> None:
         for axis, key, title in ((axes[0], "masks", "first walk"), (axes[1], "again", "second walk")):
             means = {
-                engine.name: [
-                    _report.summary(found[name][engine.name][key])["mean"] / 1e3
-                    if "refused" not in found[name][engine.name]
+                engine: [
+                    _report.summary(found[name][engine][key])["mean"] / 1e3
+                    if "refused" not in found[name][engine]
                     else float("nan")
                     for name in found
                 ]

@@ -137,7 +137,7 @@ def test_a_wrong_guess_says_how_to_name_the_dialect() -> None:
         grammar_from_text('start: "a" ::= b')
     with pytest.raises(InvalidConstraint, match=r"read as EBNF; if that is wrong.*# dialect: lark"):
         grammar_from_text("root ::= nope")
-    with pytest.raises(InvalidConstraint, match="no grammar"):
+    with pytest.raises(InvalidConstraint, match="no grammar, no line"):
         grammar_from_text("hello")
     with pytest.raises(InvalidConstraint, match="'peg' is not known"):
         grammar_from_text("# dialect: peg\na <- b")

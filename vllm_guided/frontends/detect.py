@@ -13,6 +13,7 @@ import re
 from vllm_guided.errors import GrammarError, InvalidConstraint
 from vllm_guided.frontends.ebnf import ebnf_grammar
 from vllm_guided.frontends.lark import lark_grammar
+from vllm_guided.frontends.positions import line_and_column
 from vllm_guided.grammar import ir
 
 DIALECTS = ("lark", "ebnf")
@@ -23,10 +24,13 @@ _HEAD = re.compile(
         (?P<ebnf>[\w-][\w.-]*[ \t]*(?:\[[^\]\n]*\])?\s*::=)
       | (?P<lark>%[a-z_]+
                | [?!]{0,2}_*[A-Za-z][\w-]*
-                 (?:::_)?(?:\[[^\]\n]*\])?(?:\{[^}\n]*\})?(?:\.[-+]?\d+)?[ \t]*:(?!:))
+                 (?:::_)?(?:\[[^\]\n]*\])?(?:\{[^}\n]*\})?(?:\.[-+]?\d+)?[ \t]*:(?![:=]))
     )""",
     re.MULTILINE | re.VERBOSE,
 )
+_OTHER = re.compile(r"^[ \t]*(?P<name><[\w -]+>|[\w-]+)[ \t]*(?P<sign>::=|:=|=|<-|->|→|←)", re.MULTILINE)
+"""Rules as BNF, ISO 14977, PEG and others have them."""
+
 _HOW = "if that is wrong, begin the grammar with the line  # dialect: {other}"
 
 
@@ -46,12 +50,22 @@ def dialect_of(text: str) -> str:
         return named[1]
     head = _HEAD.search(text)
     if not head:
-        raise InvalidConstraint(
-            "this is no grammar: no line begins a rule, which is name ::= ... in EBNF (GBNF) and"
-            " name: ... in Lark",
-            where="line 1, column 1",
-        )
+        raise _no_grammar(text)
     return str(head.lastgroup)
+
+
+def _no_grammar(text: str) -> InvalidConstraint:
+    how = "write name ::= ... (EBNF, GBNF) or name: ... (Lark)"
+    other = _OTHER.search(text)
+    if other:
+        what = "a name in angle brackets" if other["name"].startswith("<") else f"the sign {other['sign']}"
+        return InvalidConstraint(
+            f"a rule with {what} is of a notation that is not read here: {how}",
+            where=line_and_column(text, other.start("name")),
+        )
+    if text.lstrip().startswith(("{", "[")):
+        how += "; a JSON schema is given as json, a pattern as regex"
+    return InvalidConstraint(f"this is no grammar, no line begins a rule: {how}", where="line 1, column 1")
 
 
 def grammar_from_text(text: str, start: str | None = None) -> ir.Grammar:

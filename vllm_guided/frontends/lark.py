@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
+from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint
 from vllm_guided.frontends.lark_grammar import dialect, loader
 from vllm_guided.frontends.lark_grammar.lalr.frontend import lalr_grammar
 from vllm_guided.frontends.lark_grammar.rules import Rules
@@ -78,6 +78,10 @@ def _convert(text: str, start: str, depth: int, parser: str, imports: Mapping[st
         if error.where:
             raise
         raise ConstraintTooComplex(error.message, where="line 1, column 1") from None
+    except GrammarError as error:
+        if "_x2d_" not in error.message.lower():
+            raise
+        raise type(error)(loader.as_written(error.message), where=error.where) from None
     except UnicodeEncodeError:
         raise half_a_pair(text) from None
     except RecursionError:

@@ -96,7 +96,8 @@ class Lexer:
             raise self.fail(
                 "a rule is written name ::= ...; for Lark's name: ..., say that it is Lark", position
             )
-        raise self.fail(f"{char!r} is not expected here; text stands in double quotes", position)
+        hint = "a rule ends without a sign, leave it out" if char == ";" else "text stands in double quotes"
+        raise self.fail(f"{char!r} is not expected here; {hint}", position)
 
     def escape(self, position: int, also: str) -> tuple[str, int]:
         """The character a backslash at ``position`` stands for, and the offset behind it."""

@@ -245,9 +245,10 @@ class Parser:
                     return self.macro(token)
                 self.result.references.setdefault(token.value, token.start)
                 return ir.Ref(token.value)
-        raise self.fail(
-            f"{self.shown(token)} is not expected here; a string, a class, a name or ( can stand here", token
-        )
+        hint = "a string, a class, a name or ( can stand here"
+        if token.kind == ",":
+            hint = "parts of a sequence stand side by side, leave it out"
+        raise self.fail(f"{self.shown(token)} is not expected here; {hint}", token)
 
     def macro(self, name: Lexeme) -> ir.Node:
         values, options = self.arguments()

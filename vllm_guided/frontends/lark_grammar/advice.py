@@ -5,6 +5,8 @@ In: Lark's message. Out: the message with what to do behind it. The table names 
 
 from __future__ import annotations
 
+import re
+
 ADVICE = (
     ("missing colon", "a rule is written  name: ...  and a terminal  NAME: ..."),
     ("Incorrect type of value", "text is written in double quotes, a pattern between slashes"),
@@ -21,6 +23,7 @@ ADVICE = (
     ("%ignore expects a value", "write  %ignore WS  or  %ignore /[ ]+/"),
     ("Expecting a value", "text is written in double quotes, a pattern between slashes"),
     ("nexpected input", "text stands in double quotes, a pattern between slashes, each on one line"),
+    ("the end of the line is not expected", "close ( and [ before it, or go on in the next line with |"),
     ("is not expected here", "write names, \"text\", /patterns/, ( ), [ ], | and ? * + ~ only"),
     ("used but not defined", "define it, or import it as in  %import common.NUMBER"),
     ("defined more than once", "keep one; %extend adds to a definition, %override replaces it"),
@@ -39,6 +42,19 @@ ADVICE = (
 )  # fmt: skip
 
 
-def advised(message: str) -> str:
-    """The message with its advice."""
+SIGNS = {
+    ";": "a definition ends with its line, without a sign; leave it out",
+    ",": "parts of a sequence stand side by side; leave the comma out",
+    "'": "a string stands in double quotes, not in single ones",
+    "=": "a rule is written  name: ...",
+}
+"""What stands in grammars of other languages, and not in Lark's."""
+
+
+def advised(message: str, sign: str = "") -> str:
+    """The message with its advice; ``sign`` is the character that it is about, if it is about one."""
+    if sign in SIGNS:
+        return f"{message}: {SIGNS[sign]}"
+    if match := re.search(r"'(\w-\w)' used but not defined", message):
+        return f"{message}: a class of characters is written  /[{match[1]}]/"
     return next((f"{message}: {advice}" for part, advice in ADVICE if part in message), message)

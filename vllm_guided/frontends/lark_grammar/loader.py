@@ -317,7 +317,14 @@ def _shown(token: Any) -> str:
 
 def _refused(message: str, plain: PlainText, line: int, column: int) -> InvalidConstraint:
     offset = offset_of(plain.text, max(line, 1), max(column, 1))
-    return InvalidConstraint(f"Lark cannot read the grammar: {advised(message)}", where=_place(plain, offset))
+    place = plain.source_offset(offset)
+    explained = advised(message, plain.source[place : place + 1])
+    return InvalidConstraint(f"Lark cannot read the grammar: {explained}", where=plain.where(place))
+
+
+def as_written(message: str) -> str:
+    """A message about names as the author wrote them: those with dashes were written without."""
+    return re.sub(r"_x2d_", "-", message, flags=re.IGNORECASE)
 
 
 def _place(plain: PlainText, offset: int) -> str:
@@ -336,5 +343,5 @@ def explained(error: Exception, plain: PlainText) -> InvalidConstraint:
     plain_words = [word for word in re.findall(r"[A-Za-z_][A-Za-z_0-9]*", message) if word not in _WORDS]
     for name in quoted + plain_words:
         if name in plain.names:
-            return InvalidConstraint(advised(message), where=plain.where(plain.names[name][0]))
-    return InvalidConstraint(advised(message), where=plain.where(0))
+            return InvalidConstraint(advised(as_written(message)), where=plain.where(plain.names[name][0]))
+    return InvalidConstraint(advised(as_written(message)), where=plain.where(0))

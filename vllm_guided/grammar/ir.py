@@ -129,8 +129,9 @@ class Entry:
             flag one is taken, once. ``None``: any number of times.
         flags: further flags that it sets.
         distinct: the text of ``item`` must differ from the ``item`` text of every distinct entry taken
-            before in the same bag. White space outside of double quotes does not count. Its double quotes
-            are in pairs, and it does not begin with a comma: it is a JSON value or name.
+            before in the same bag. White space outside of double quotes does not count, and must not change
+            what may follow. The double quotes of ``item`` are in pairs, and it begins with a letter, digit,
+            quote, minus or opening bracket: it is a JSON value or name.
         first, last: the positions at which it may stand (0 is the first member; ``None``: no limit).
     """
 

@@ -12,7 +12,7 @@ counter_*   counted repetitions; state ``VIRTUAL + n`` is "counter c has counted
 bag_*, member_*  bags and their members; state ``BAG + n`` is a bag's situation, ``situation_*[n]``
 flagset_*   sets of a bag's flags that are set (``bags.py``)
 text_*      texts of distinct items, each its parent and one more byte; used_*: lists of such texts
-tail_*, entry_*, pair_*  tokens that go on behind a comma (``straddling.py``)
+tail_*, entry_*, gap_*, pair_*  tokens that go on behind a comma (``straddling.py``)
 stack_*     sets of stacks: (state to return to, set of stacks below) by state, hash-consed
 union_*     unions of sets of stacks met so far
 config_*    configurations: (state, set of stacks) by state, with flags, closed under calls and returns
@@ -92,11 +92,13 @@ ARRAY_FIELDS: dict[str, types.Type] = {
     "text_parent": _ints, "text_byte": _bytes, "text_quoting": _bytes, "text_length": _ints,
     "text_jump": _ints, "text_tail": _ints, "text_reach": _ints, "text_asked": _ints, "text_answer": _ints,
     "text_table": _ints, "used_parent": _ints, "used_text": _ints, "used_table": _ints, "used_length": _ints,
-    "used_key": _ints, "used_critical": _ints, "used_behind": _ints, "used_short": _ints,
+    "used_key": _ints, "used_critical": _ints, "used_behind": _ints,
     "tail_byte": _bytes, "tail_depth": _ints, "tail_parent": _ints, "tail_child": _ints,
     "tail_sibling": _ints,
     "tail_entry": _ints, "entry_token": _ints, "entry_next": _ints, "entry_quoting": _bytes,
-    "pair_tokens": _ints, "pair_quoting": _bytes, "neighbours": _bytes, "trie_child": _ints,
+    "pair_tokens": _ints, "pair_quoting": _bytes, "pair_text": _ints, "pair_tried": _bytes,
+    "gap_first": _ints, "gap_next": _ints, "gap_node": _ints,
+    "neighbours": _bytes, "trie_child": _ints,
     "near_bytes": _bytes, "member_reading": _ints, "config_room": _ints,
     "stack_mode": _bytes, "stack_plain": _ints, "config_tape": _ints, "config_plain": _ints,
     "config_cut": _ints, "config_cut_count": _ints, "visit_mark": _ints, "visit_value": _ints,
@@ -258,7 +260,6 @@ def new_arena(
     arena.used_key = np.full(64, -1, np.int32)
     arena.used_critical = np.zeros(64, np.int32)
     arena.used_behind = np.zeros(64, np.int32)
-    arena.used_short = np.zeros(64, np.int32)
     arena.tail_byte = np.zeros(1, np.uint8)
     arena.tail_depth = np.zeros(1, np.int32)
     arena.tail_parent = np.full(1, -1, np.int32)
@@ -270,6 +271,11 @@ def new_arena(
     arena.entry_quoting = np.empty(1, np.uint8)
     arena.pair_tokens = np.empty(0, np.int32)
     arena.pair_quoting = np.empty(0, np.uint8)
+    arena.pair_text = np.empty(0, np.int32)
+    arena.pair_tried = np.empty(0, np.uint8)
+    arena.gap_first = np.full(256, -1, np.int32)
+    arena.gap_next = np.empty(1, np.int32)
+    arena.gap_node = np.empty(1, np.int32)
     arena.neighbours = np.zeros(1, np.uint8)
     arena.trie_child = np.zeros(1, np.int32)
     arena.near_bytes = np.zeros(1, np.uint8)
@@ -361,7 +367,7 @@ def sizes(arena):
         + arena.flagset_table.size * 4
         + arena.text_parent.size * 30
         + arena.text_table.size * 4
-        + arena.used_parent.size * 28
+        + arena.used_parent.size * 24
         + arena.used_table.size * 4
         + arena.tail_byte.size * 21
         + arena.neighbours.size

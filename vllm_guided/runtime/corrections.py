@@ -5,12 +5,13 @@ out of it, kept with the configuration. A way that a token leads is only given u
 critical beginning of another one (``critical.py``), so few tokens come into question:
 
 1. Those on the way from an item that is being read to the critical beginning of a used one: the token trie
-   is walked along them (``_walk_near``).
+   is walked along them (``_walk_near``), and where they begin with blanks, tokens are looked up
+   (``_try_gaps``).
 2. Those that go on, behind a comma, with the critical beginning of a used item or of the one that is being
    read (``_try_tails``).
 3. Those that hold two such items (``pair_tokens``), also where a bag has not begun yet.
 
-The last two are tried by real steps.
+Tokens that are looked up are tried by real steps.
 """
 
 # Compiled functions have numba signatures instead of annotations.
@@ -30,13 +31,12 @@ from vllm_guided.runtime.arena import (
     DEAD,
     RECORDING,
     TRUE,
-    UNION_DEPTH,
     arena_type,
     copy_into,
     with_room,
 )
 from vllm_guided.runtime.configurations import plain, step
-from vllm_guided.runtime.critical import critical_length, limit_of, look_at_used, reach
+from vllm_guided.runtime.critical import LEAST_LIMIT, critical_length, limit_of, look_at_used, reach
 from vllm_guided.runtime.distinct import begin_visit, situations, step_token, step_true
 from vllm_guided.runtime.masks import mask_of
 from vllm_guided.runtime.separators import look_at_bags
@@ -79,54 +79,46 @@ def _lay_out(arena, number, on):
             arena.scratch_row[token >> 5] = 0
 
 
-@jit(_bool(arena_type, _int, _int), apart=True)
-def _is_between(arena, stack, depth):
-    """Whether the innermost comparing bag on some stack waits for an item that may be used in one token.
+@jit(_int(arena_type, _int, _int, _int))
+def _descend(arena, node, text, count):
+    """The trie's node that the last ``count`` bytes of ``text`` lead to below ``node``; -1 if there is none.
 
-    (After ``begin_visit``, and ``look_at_used`` for all lists.)
-    """
-    if arena.stack_mode[stack] & TRUE == 0 or depth >= UNION_DEPTH:
-        return False
-    if arena.visit_mark[stack] == arena.visit:
-        return arena.visit_value[stack] != 0
-    arena.visit_mark[stack] = arena.visit
-    arena.visit_value[stack] = 0
-    for k in range(arena.stack_offsets[stack], arena.stack_offsets[stack + 1]):
-        top = np.int64(arena.stack_state[k])
-        if top >= BAG and arena.bag_distinct[arena.situation_bag[top - BAG]]:
-            used = np.int64(arena.situation_used[top - BAG])
-            if arena.situation_phase[top - BAG] == BEFORE and used > 0 and arena.used_short[used] > 0:
-                arena.visit_value[stack] = 1
-        elif _is_between(arena, np.int64(arena.stack_below[k]), depth + 1):
-            arena.visit_value[stack] = 1
-    return arena.visit_value[stack] != 0
-
-
-@jit(_bool(arena_type, _int, _int, _int))
-def _leads_to(arena, node, text, count):
-    """Whether the trie has the last ``count`` bytes of ``text`` below ``node``.
-
-    Where blanks may stand between them they are taken to be there.
+    Where blanks may stand between them it ends, as if the rest were there.
     """
     data = np.empty(count, np.uint8)
+    upto = count
     for k in range(count - 1, -1, -1):
         data[k] = arena.text_byte[text]
         text = np.int64(arena.text_parent[text])
         if k > 0 and arena.text_quoting[text] == OUTSIDE:
-            return True
-    for k in range(count):
+            upto = k
+    for k in range(upto):
         if node == 0:
             node = np.int64(arena.trie_child[data[k]])
             if node < 0:
-                return False
+                return node
             continue
         past = np.int64(arena.trie_next[node])
         node += 1
         while node < past and arena.trie_byte[node] < data[k]:
             node = np.int64(arena.trie_next[node])
         if node >= past or arena.trie_byte[node] != data[k]:
-            return False
-    return True
+            return np.int64(-1)
+    return node
+
+
+@jit(_int(arena_type, _int, _int))
+def _next_critical(arena, entry, text):
+    """The beginning of a used text that matters next behind ``text``; -1 if none does within one token."""
+    critical = np.int64(arena.used_critical[entry])
+    length = np.int64(arena.text_length[text])
+    more = np.int64(arena.text_length[critical]) - length
+    if more <= 0:
+        whole = np.int64(arena.used_text[entry])
+        return beginning(arena, whole, length + 1) if begins(arena, whole, text) else np.int64(-1)
+    if more <= reach(arena, critical) and begins(arena, critical, text):
+        return critical
+    return np.int64(-1)
 
 
 @jit(_bool(arena_type, _int, _int, _int, _int, _int, _bytes))
@@ -137,26 +129,19 @@ def _mark_ways(arena, bag, used, text, node, place, marks):
         return False
     look_at_used(arena, used, bag)
     some = False
-    near = False
+    blanks = False
     length = np.int64(arena.text_length[text])
     while entry > 0:
-        critical = np.int64(arena.used_critical[entry])
-        more = np.int64(arena.text_length[critical]) - length
-        if more <= 0:
-            whole = np.int64(arena.used_text[entry])
-            if begins(arena, whole, text):
-                byte = next_byte(arena, whole, text)
-                if byte >= 0:
-                    marks[place + byte] = 1
-                    some = True
-                near = True
-        elif more <= reach(arena, critical) and begins(arena, critical, text):
-            near = True
-            if _leads_to(arena, node, critical, more):
+        critical = _next_critical(arena, entry, text)
+        if critical >= 0:
+            more = np.int64(arena.text_length[critical]) - length
+            # Blanks at the beginning of a token are looked at apart, unless they may be what matters.
+            blanks |= node > 0 or arena.text_length[arena.used_critical[entry]] <= length
+            if more > 0 and _descend(arena, node, critical, more) >= 0:
                 marks[place + next_byte(arena, critical, text)] = 1
                 some = True
         entry = np.int64(arena.used_parent[entry])
-    if near and arena.text_quoting[text] == OUTSIDE:
+    if blanks and arena.text_quoting[text] == OUTSIDE:
         for byte in (9, 10, 13, 32):
             marks[place + byte] = 1
         some = True
@@ -168,8 +153,7 @@ def _mark_near(arena, config, node, place, marks):
     """Mark, in ``marks[place : place + 256]``, the bytes that real steps are to be made on below ``node``."""
     for byte in range(256):
         marks[place + byte] = 0
-    flags = arena.config_flags[config]
-    if flags & TRUE == 0:
+    if arena.config_flags[config] & RECORDING == 0:
         return False
     low = np.int64(arena.config_offsets[config])
     high = np.int64(arena.config_offsets[config + 1])
@@ -179,31 +163,17 @@ def _mark_near(arena, config, node, place, marks):
     begin_visit(arena)
     for k in range(low, high):
         found, count = situations(
-            arena, np.int64(arena.item_stack[k]), np.int64(TRUE), found, count, np.int64(0)
+            arena, np.int64(arena.item_stack[k]), np.int64(RECORDING), found, count, np.int64(0)
         )
     some = False
-    waiting = False
     for j in range(count):
         here = found[j] - BAG
-        bag = np.int64(arena.situation_bag[here])
-        used = np.int64(arena.situation_used[here])
-        if used == 0:
-            continue
-        if arena.situation_phase[here] > BEFORE:
+        if arena.situation_used[here] > 0:
             text = text_from(arena, tape, np.int64(arena.situation_from[here]))
-            some |= _mark_ways(arena, bag, used, text, node, place, marks)
-        elif arena.situation_phase[here] == BEFORE:
-            look_at_used(arena, used, bag)
-            waiting |= arena.used_short[used] > 0
-    if waiting:
-        begin_visit(arena)
-        for k in range(low, high):
-            if _is_between(arena, np.int64(arena.item_stack[k]), np.int64(0)):
-                state = arena.item_state[k]
-                for edge in range(arena.edge_offsets[state], arena.edge_offsets[state + 1]):
-                    for byte in range(arena.edge_low[edge], np.int64(arena.edge_high[edge]) + 1):
-                        marks[place + byte] = 1
-                some = True
+            some |= _mark_ways(
+                arena, np.int64(arena.situation_bag[here]), np.int64(arena.situation_used[here]), text, node,
+                place, marks,
+            )  # fmt: skip
     return some
 
 
@@ -308,9 +278,35 @@ def _try_tails(arena, config, number, node, skip, quoting, cut, count):
     return cut, count
 
 
+@jit(_cut(arena_type, _int, _int, _int, _int, _int, _ints, _int), apart=True)
+def _try_gaps(arena, config, number, bag, used, text, cut, count):
+    """Try the tokens that begin with blanks and lead on from ``text`` to where a used item matters."""
+    entry = first_begun(arena, used, text)
+    if entry > 0:
+        look_at_used(arena, used, bag)
+    while entry > 0:
+        critical = _next_critical(arena, entry, text)
+        more = (
+            np.int64(arena.text_length[critical]) - np.int64(arena.text_length[text]) if critical >= 0 else 0
+        )
+        if more > 0:
+            gap = np.int64(arena.gap_first[next_byte(arena, critical, text)])
+            while gap >= 0:
+                node = _descend(arena, np.int64(arena.gap_node[gap]), critical, more)
+                if node >= 0:
+                    for k in range(
+                        arena.trie_token_start[node], arena.trie_token_start[arena.trie_next[node]]
+                    ):
+                        token = np.int64(arena.trie_tokens[k])
+                        cut, count = _try_token(arena, config, number, token, cut, count)
+                gap = np.int64(arena.gap_next[gap])
+        entry = np.int64(arena.used_parent[entry])
+    return cut, count
+
+
 @jit(_cut(arena_type, _int, _int, _int, _int, _ints, _int), apart=True)
-def _try_behind_commas(arena, config, number, state, quoting, cut, count):
-    """Try the tokens that pass a comma and go on as an item does that is used in ``state`` or being read."""
+def _try_items(arena, config, number, state, quoting, cut, count):
+    """Try tokens that go on, behind blanks or a comma, as an item that ``state`` used or is reading."""
     here = state - BAG
     bag = np.int64(arena.situation_bag[here])
     used = np.int64(arena.situation_used[here])
@@ -323,9 +319,11 @@ def _try_behind_commas(arena, config, number, state, quoting, cut, count):
             entry = np.int64(arena.used_parent[entry])
             if entry > 0:
                 entry = np.int64(arena.used_behind[entry])
-    if arena.situation_phase[here] <= BEFORE:
-        return cut, count
-    text = text_from(arena, np.int64(arena.config_tape[config]), np.int64(arena.situation_from[here]))
+    text = np.int64(EMPTY)
+    if arena.situation_phase[here] > BEFORE:
+        text = text_from(arena, np.int64(arena.config_tape[config]), np.int64(arena.situation_from[here]))
+    if used > 0 and arena.situation_phase[here] >= BEFORE and arena.text_quoting[text] == OUTSIDE:
+        cut, count = _try_gaps(arena, config, number, bag, used, text, cut, count)
     if text == EMPTY:
         return cut, count  # then the token holds both items
     node = np.int64(arena.text_tail[text])
@@ -354,6 +352,7 @@ def find_cut(arena, config, everything):
         cut, count = _walk_near(arena, config, number, True, cut, count)
     else:
         quoting = np.int64(7)
+        many = False
         flags = arena.config_flags[config]
         if flags & RECORDING:
             quoting = np.int64(1) << np.int64(arena.text_quoting[arena.config_tape[config]])
@@ -367,9 +366,10 @@ def find_cut(arena, config, everything):
                     arena, np.int64(arena.item_stack[k]), np.int64(TRUE), found, states, np.int64(0)
                 )
             for j in range(states):
-                cut, count = _try_behind_commas(arena, config, number, found[j], quoting, cut, count)
+                many |= limit_of(arena, np.int64(arena.situation_used[found[j] - BAG])) > LEAST_LIMIT
+                cut, count = _try_items(arena, config, number, found[j], quoting, cut, count)
         for k in range(arena.pair_count):
-            if arena.pair_quoting[k] & quoting:
+            if arena.pair_quoting[k] & quoting and (many or arena.pair_tried[k]):
                 cut, count = _try_token(arena, config, number, np.int64(arena.pair_tokens[k]), cut, count)
     _lay_out(arena, number, False)
     arena.ids = with_room(arena.ids, arena.id_count + count)

@@ -23,6 +23,8 @@ from vllm_guided.runtime.texts import EMPTY, OUTSIDE, beginning, is_blank_byte
 
 _int = types.int64
 
+#: Wide is what has more room than this, or than a power of it.
+LEAST_LIMIT = 64
 #: ``room`` counts no further than the first, and looks no further than so many bytes.
 _MOST_ROOM, _FURTHEST = 1 << 30, 64
 
@@ -152,9 +154,9 @@ def reach(arena, text):
 def limit_of(arena, used):
     """A bound of the items that are used once one more token was read, of three sizes."""
     need = arena.used_length[used] + arena.most_commas
-    limit = np.int64(64)
+    limit = np.int64(LEAST_LIMIT)
     while limit <= need:
-        limit <<= np.int64(6)
+        limit *= LEAST_LIMIT
     return limit
 
 
@@ -163,8 +165,7 @@ def look_at_used(arena, used, bag):
     """Fill what is known of each text of the list for ``bag``.
 
     ``used_critical`` is its critical beginning; ``used_behind`` leads to the list from the first text on
-    whose critical beginning is one of a tail of tokens, ``used_short`` to that whose critical beginning may
-    stand in one token (0: none).
+    whose critical beginning is one of a tail of tokens (0: none).
     """
     limit = limit_of(arena, used)
     key = bag << 5
@@ -193,6 +194,4 @@ def look_at_used(arena, used, bag):
         arena.used_critical[here] = critical
         is_tail = arena.tail_depth[arena.text_tail[critical]] == length
         arena.used_behind[here] = here if is_tail else (arena.used_behind[before] if before > 0 else 0)
-        is_short = reach(arena, critical) >= length
-        arena.used_short[here] = here if is_short else (arena.used_short[before] if before > 0 else 0)
         arena.used_key[here] = key

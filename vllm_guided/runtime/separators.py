@@ -16,6 +16,7 @@ from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import DEAD, ESCAPE, UNKNOWN, arena_type, with_room
 from vllm_guided.runtime.collecting import add, begin
 from vllm_guided.runtime.configurations import close, plain, step
+from vllm_guided.runtime.critical import LEAST_LIMIT, critical_length
 from vllm_guided.runtime.texts import EMPTY, is_blank_byte
 
 _int = types.int64
@@ -71,9 +72,21 @@ def _is_odd(arena, bag):
 
 @jit(types.void(arena_type), apart=True)
 def look_at_bags(arena):
-    """Count the odd ones among the bags that were appended since the last call (``odd_bags``)."""
+    """Count the odd ones among the bags that were appended since the last call (``odd_bags``).
+
+    Pairs that matter to one of them are to be tried from now on (``pair_tried``).
+    """
     while arena.bags_looked_at < arena.bag_count:
         bag = np.int64(arena.bags_looked_at)
-        if arena.bag_distinct[bag] and _is_odd(arena, bag):
-            arena.odd_bags += 1
         arena.bags_looked_at = bag + 1
+        if not arena.bag_distinct[bag]:
+            continue
+        if _is_odd(arena, bag):
+            arena.odd_bags += 1
+        for pair in range(arena.pair_count):
+            text = np.int64(arena.pair_text[pair])
+            length = np.int64(arena.text_length[text])
+            if not arena.pair_tried[pair] and critical_length(
+                arena, bag, text, length + 1, np.int64(LEAST_LIMIT)
+            ) <= length:  # fmt: skip
+                arena.pair_tried[pair] = 1

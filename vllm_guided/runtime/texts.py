@@ -153,7 +153,6 @@ def used_and(arena, used, text):
     arena.used_key = with_room(arena.used_key, made + 1)
     arena.used_critical = with_room(arena.used_critical, made + 1)
     arena.used_behind = with_room(arena.used_behind, made + 1)
-    arena.used_short = with_room(arena.used_short, made + 1)
     arena.used_parent[made] = used
     arena.used_text[made] = text
     arena.used_length[made] = arena.used_length[used] + 1

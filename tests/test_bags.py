@@ -298,7 +298,6 @@ USED_UP = "an item that is used up, beside another"
 KNOWN = {
     "more required than there is room for": "found to have a text, so it is not refused",
     "variants that cannot both be": "found to have a text, so it is not refused",
-    "distinct bags": "whether an outer item can become a new one is asked without the inner one's used items",
 }
 
 

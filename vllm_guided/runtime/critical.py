@@ -16,7 +16,7 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import DEAD, ESCAPE, UNKNOWN, arena_type
+from vllm_guided.runtime.arena import DEAD, ESCAPE, PLAIN, UNKNOWN, arena_type
 from vllm_guided.runtime.collecting import add, begin
 from vllm_guided.runtime.configurations import close, plain, step
 from vllm_guided.runtime.texts import EMPTY, OUTSIDE, beginning, is_blank_byte
@@ -25,6 +25,7 @@ _int = types.int64
 
 #: Wide is what has more room than this, or than a power of it.
 LEAST_LIMIT = 64
+_USED_INSIDE, _COMMA = 1 << 12, 44
 #: ``room`` counts no further than the first, and looks no further than so many bytes.
 _MOST_ROOM, _FURTHEST = 1 << 30, 64
 
@@ -35,6 +36,9 @@ def room(arena, config):
 
     ``config`` is the reading of an item over the unknown stack. One way is followed, always on the target
     that most bytes lead to; as many go on from there for each of these bytes, and one for each other byte.
+
+    Distinct items inside of the item are not compared here, so nothing behind one of them counts, and as many
+    as may be used are taken off.
     """
     known = np.int64(arena.config_room[config])
     if known >= 0:
@@ -68,7 +72,7 @@ def room(arena, config):
             if count > most:
                 most = count
                 best = target
-        if best == DEAD:
+        if best == DEAD or (most <= 1 and best == targets[_COMMA] and arena.config_flags[here] & PLAIN):
             break
         times[depth] = most if most > 0 else 1
         more[depth] = live - most + (1 if arena.config_flags[here] & ESCAPE else 0)
@@ -78,6 +82,8 @@ def room(arena, config):
     count = np.int64(1)
     for k in range(depth - 1, -1, -1):
         count = min(times[k] * count + more[k], np.int64(_MOST_ROOM))
+    if arena.config_flags[config] & PLAIN:
+        count //= _USED_INSIDE
     arena.config_room[config] = count
     return count
 

@@ -29,7 +29,7 @@ from vllm_guided.runtime.arena import (
     with_room,
 )
 from vllm_guided.runtime.collecting import add, begin
-from vllm_guided.runtime.configurations import close, closure, collect, intern, place_of, plain, step
+from vllm_guided.runtime.configurations import closure, collect, intern, place_of, plain
 from vllm_guided.runtime.critical import look_at_used
 from vllm_guided.runtime.stacks import intern_stack, mode_of
 from vllm_guided.runtime.texts import (
@@ -166,62 +166,17 @@ def _without(arena, stack, state, depth):
     return made
 
 
-@jit(_bool(arena_type, _int, _int, _int), apart=True)
-def _viable(arena, config, used, text):
-    """Whether the item can be completed to one that is not used.
-
-    ``config`` is the reading of the item over the unknown stack; ``text`` what was read of it. Only where
-    all ways are used ones' is there anything to search: beginnings of used texts, breadth first.
-    """
-    configs = np.empty(64, np.int64)
-    texts = np.empty(64, np.int64)
-    configs[0] = config
-    texts[0] = text
-    count = 1
-    head = 0
-    following = np.empty(256, np.uint8)
-    while head < count and count < _VIABLE_LIMIT:
-        config = configs[head]
-        text = texts[head]
-        head += 1
-        if arena.config_flags[config] & ESCAPE and not is_used(arena, used, text):
-            return True
-        next_bytes(arena, used, text, following)
-        for byte in range(256):
-            if not following[byte] and not is_blank(arena, text, byte) and step(arena, config, byte) != DEAD:
-                return True
-        for byte in range(256):
-            if not following[byte] and not is_blank(arena, text, byte):
-                continue
-            target = step(arena, config, byte)
-            if target == DEAD:
-                continue
-            after = longer(arena, text, byte)
-            known = False
-            for k in range(count):
-                known |= configs[k] == target and texts[k] == after
-            if not known:
-                configs = with_room(configs, count + 1)
-                texts = with_room(texts, count + 1)
-                configs[count] = target
-                texts[count] = after
-                count += 1
-    return False
-
-
-@jit(types.void(arena_type), apart=True)
-def _drop_exhausted(arena):
-    """Take out of the collected, closed pairs what reads an item that cannot become a new one."""
-    count = arena.work_count
-    tape = arena.tape
+@jit(types.Tuple((_states, _int))(arena_type, _int), apart=True)
+def _near_situations(arena, tape):
+    """The situations in the collected pairs whose item begins as a used one does."""
     found = np.empty(8, np.int64)
     number = np.int64(0)
     begin_visit(arena)
-    for k in range(count):
+    for k in range(arena.work_count):
         found, number = situations(
             arena, np.int64(arena.work_stack[k]), np.int64(RECORDING), found, number, np.int64(0)
         )
-    near = 0
+    near = np.int64(0)
     for j in range(number):
         here = found[j] - BAG
         used = np.int64(arena.situation_used[here])
@@ -230,47 +185,101 @@ def _drop_exhausted(arena):
         ):
             found[near] = found[j]
             near += 1
-    if near == 0:
-        return
-    states = np.empty(count, np.int64)
-    stacks = np.empty(count, np.int64)
-    for k in range(count):
-        states[k] = arena.work_state[k]
-        stacks[k] = arena.work_stack[k]
-    for j in range(near):
-        state = found[j]
-        if not _is_critical(arena, state, tape):
-            continue
-        begin(arena)
-        begin_visit(arena)
-        for k in range(count):
-            above = _cut(arena, stacks[k], state, np.int64(0))
-            if above >= 0:
-                add(arena, states[k], above)
-        reading = plain(arena, close(arena, np.int64(0)))
-        text = text_from(arena, tape, np.int64(arena.situation_from[state - BAG]))
-        if not _viable(arena, reading, np.int64(arena.situation_used[state - BAG]), text):
-            begin_visit(arena)
-            for k in range(count):
-                if stacks[k] >= 0:
-                    stacks[k] = _without(arena, stacks[k], state, np.int64(0))
-    begin(arena)
-    for k in range(count):
-        if stacks[k] >= 0:
-            add(arena, states[k], stacks[k])
-    arena.tape = tape
+    return found, near
 
 
 @jit(_int(arena_type, _int), apart=True)
 def finish(arena, flags):
-    """Close and intern the collected pairs; ``flags`` are added to those the closure finds."""
+    """Close and intern the collected pairs; ``flags`` are added to those the closure finds.
+
+    What reads an item that cannot become a new one is taken out. To find that, its reading is cut out of the
+    stacks and stepped on over the beginnings of used texts, breadth first: only where all ways are used ones'
+    is there anything to search. Distinct items inside of it are compared, too: so this calls itself.
+    """
     flags |= closure(arena)
+    mode = np.int64(0)
     if arena.distinct_count > 0:
-        mode = np.int64(0)
         for k in range(arena.work_count):
             mode |= np.int64(arena.stack_mode[arena.work_stack[k]])
-        if mode & RECORDING:
-            _drop_exhausted(arena)
+    if mode & RECORDING == 0:
+        return intern(arena, flags)
+    tape = np.int64(arena.tape)
+    found, near = _near_situations(arena, tape)
+    if near == 0:
+        return intern(arena, flags)
+    work = np.int64(arena.work_count)
+    states = np.empty(work, np.int64)
+    stacks = np.empty(work, np.int64)
+    for k in range(work):
+        states[k] = arena.work_state[k]
+        stacks[k] = arena.work_stack[k]
+    following = np.empty(256, np.uint8)
+    for j in range(near):
+        state = found[j]
+        if not _is_critical(arena, state, tape):
+            continue
+        used = np.int64(arena.situation_used[state - BAG])
+        begin(arena)
+        begin_visit(arena)
+        for k in range(work):
+            if stacks[k] >= 0:
+                above = _cut(arena, stacks[k], state, np.int64(0))
+                if above >= 0:
+                    add(arena, states[k], above)
+        arena.tape = tape
+        configs = np.empty(64, np.int64)
+        texts = np.empty(64, np.int64)
+        configs[0] = finish(arena, np.int64(0))
+        texts[0] = text_from(arena, tape, np.int64(arena.situation_from[state - BAG]))
+        count = 1 if configs[0] != DEAD else 0
+        head = 0
+        viable = False
+        while head < count and count < _VIABLE_LIMIT and not viable:
+            config = configs[head]
+            text = texts[head]
+            head += 1
+            if arena.config_flags[config] & ESCAPE and not is_used(arena, used, text):
+                viable = True
+                break
+            next_bytes(arena, used, text, following)
+            for place in range(512):
+                # What no used text goes on with comes first.
+                byte = np.int64(place & 255)
+                leads_on = following[byte] != 0 or is_blank(arena, text, byte)
+                if leads_on != (place >= 256):
+                    continue
+                collect(arena, config, byte)
+                if arena.work_count == 0:
+                    continue
+                arena.tape = np.int64(EMPTY)
+                if arena.config_flags[config] & RECORDING:
+                    arena.tape = longer(arena, np.int64(arena.config_tape[config]), byte)
+                target = finish(arena, np.int64(0))
+                if target == DEAD:
+                    continue
+                if not leads_on:
+                    viable = True
+                    break
+                after = longer(arena, text, byte)
+                known = False
+                for k in range(count):
+                    known |= configs[k] == target and texts[k] == after
+                if not known:
+                    configs = with_room(configs, count + 1)
+                    texts = with_room(texts, count + 1)
+                    configs[count] = target
+                    texts[count] = after
+                    count += 1
+        if not viable:
+            begin_visit(arena)
+            for k in range(work):
+                if stacks[k] >= 0:
+                    stacks[k] = _without(arena, stacks[k], state, np.int64(0))
+    begin(arena)
+    for k in range(work):
+        if stacks[k] >= 0:
+            add(arena, states[k], stacks[k])
+    arena.tape = tape
     return intern(arena, flags)
 
 

@@ -20,7 +20,7 @@ from vllm_guided.frontends.json_schema.array_unique import with_repeats
 from vllm_guided.frontends.json_schema.decimals import decimal
 from vllm_guided.frontends.json_schema.generic import add_generic
 from vllm_guided.frontends.json_schema.layout import Layout
-from vllm_guided.frontends.json_schema.names import name_node
+from vllm_guided.frontends.json_schema.names import RULES, name_node
 from vllm_guided.frontends.json_schema.number_text import number_node
 from vllm_guided.frontends.json_schema.numbers import ANY_FORM, DIGITS, NOT_DIGITS, Numbers
 from vllm_guided.frontends.json_schema.object_text import object_node
@@ -171,6 +171,7 @@ class Emitter:
                 found = node if ir.is_nothing(node) else self.rule("name", node, shared=not declared)
                 if names == Strings() and isinstance(found, ir.Ref):
                     self._certain.add(found.name)
+                    self.rules.update(RULES[plain])
             self._by_shape[key] = found
         return found
 

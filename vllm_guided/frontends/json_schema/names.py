@@ -25,8 +25,24 @@ _BEYOND: spelling.Ranges = (
     (0xE000, ir.MAX_CODE_POINT),
 )
 
-_REST = ir.sequence(ir.star(spelling.ANY_CHARACTER), _QUOTE)
-_PLAIN_REST = ir.sequence(ir.star(spelling.ANY_PLAIN_CHARACTER), _QUOTE)
+_REST, _PLAIN_REST = ir.Ref("name_rest"), ir.Ref("plain_name_rest")
+_ANY_BEYOND, _PLAIN_BEYOND = ir.Ref("name_beyond"), ir.Ref("plain_name_beyond")
+
+
+def _rules(plain: bool) -> dict[str, ir.Rule]:
+    encode = spelling.encode_plain if plain else spelling.encode
+    rest, beyond = (_PLAIN_REST, _PLAIN_BEYOND) if plain else (_REST, _ANY_BEYOND)
+    body = ir.sequence(ir.star(encode(spelling.ALL)), _QUOTE)
+    return {
+        rest.name: ir.Rule(body, shared=True),
+        beyond.name: ir.Rule(ir.sequence(encode(_BEYOND), body), shared=True),
+    }
+
+
+RULES = {plain: _rules(plain) for plain in (False, True)}
+"""What the trie of declared names is left for, by ``plain``: any name's rest, and the same behind a character
+that is not one ASCII byte. They are rules of their own so that each state of a trie has few moves."""
+
 _LABELS: dict[str, tuple[ir.Node | None, ir.Node | None]] = {
     chr(code): (ir.ByteSet(1 << code), ir.ByteSet(_ASCII & ~(1 << code)))
     for code in range(0x80)
@@ -41,7 +57,7 @@ _NO_TARGET = ("", 0)
 def name_node(names: Strings, declared: tuple[str, ...], plain: bool = False) -> ir.Node:
     """The quoted names of the class that are not declared; ``ir.NOTHING`` if there are none.
 
-    With ``plain`` each has one spelling.
+    With ``plain`` each has one spelling. Where ``names`` are all names, it may refer to ``RULES[plain]``.
     """
     if names == string_sets.ANY:
         return any_name_but(declared, plain) if declared or plain else string_node(names)
@@ -62,7 +78,7 @@ NAMES_KEPT = 256
 def any_name_but(declared: tuple[str, ...], plain: bool) -> ir.Node:
     """Every quoted name but the declared ones: a trie of them that is left at the first other character.
 
-    With ``plain`` each in its usual spelling only.
+    With ``plain`` each in its usual spelling only. It refers to ``RULES[plain]``.
     """
     encode = spelling.encode_plain if plain else spelling.encode
     children: list[dict[str, int]] = [{}]
@@ -77,10 +93,9 @@ def any_name_but(declared: tuple[str, ...], plain: bool) -> ir.Node:
                 children.append({})
             node = following
         terminal.add(node)
-    size = len(children)
-    free, end, beyond = size, size + 1, size + 2
-    rest = _PLAIN_REST if plain else _REST
-    edges: list[tuple[int, ir.Node, int]] = [(free, rest, end), (beyond, encode(_BEYOND), free)]
+    end, free = len(children), len(children) + 1
+    rest, beyond = (_PLAIN_REST, _PLAIN_BEYOND) if plain else (_REST, _ANY_BEYOND)
+    edges: list[tuple[int, ir.Node, int]] = [(free, rest, end)]
     for node, targets in enumerate(children):
         if node not in terminal:
             edges.append((node, _QUOTE, end))
@@ -91,7 +106,7 @@ def any_name_but(declared: tuple[str, ...], plain: bool) -> ir.Node:
                 if label is not None:
                     edges.append((node, label, target))
                 edges.append((node, others_label, free))
-                edges.append((node, ir.EMPTY, beyond))
+                edges.append((node, beyond, end))
                 continue
         taken, others = 0, []
         for character, target in targets.items():
@@ -106,7 +121,7 @@ def any_name_but(declared: tuple[str, ...], plain: bool) -> ir.Node:
         if others:
             edges.append((node, encode(_beyond_but(sorted(others))), free))
         else:
-            edges.append((node, ir.EMPTY, beyond))
+            edges.append((node, beyond, end))
     return ir.sequence(_QUOTE, ir.Graph(tuple(edges), frozenset([end]), 0))
 
 

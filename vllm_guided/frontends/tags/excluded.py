@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from vllm_guided.errors import ConstraintTooComplex, UnsupportedConstraint
 from vllm_guided.frontends import free_text, regular
+from vllm_guided.frontends.json_schema.names import RULES
 from vllm_guided.frontends.tags import excluded_bags
 from vllm_guided.frontends.utf8 import utf8_sequences
 from vllm_guided.grammar import ir
@@ -62,10 +63,24 @@ def with_escapes(grammar: ir.Grammar, letters: str) -> ir.Grammar:
 
 
 def _applied(grammar: ir.Grammar, filter_: _Filter) -> ir.Grammar:
-    rules = {
-        name: ir.Rule(_filtered(rule.body, filter_), rule.shared) for name, rule in grammar.rules.items()
-    }
-    return excluded_bags.settled(grammar, ir.Grammar(rules, grammar.start))
+    whole = _with_whole_names(grammar)
+    rules = {name: ir.Rule(_filtered(rule.body, filter_), rule.shared) for name, rule in whole.rules.items()}
+    return excluded_bags.settled(whole, ir.Grammar(rules, grammar.start))
+
+
+def _with_whole_names(grammar: ir.Grammar) -> ir.Grammar:
+    """The grammar with every member name in one regular part: the rules that several names end in put in."""
+    ends = {name: rule.body for rules in RULES.values() for name, rule in rules.items()}
+
+    def whole(node: ir.Node) -> ir.Node:
+        return ends.get(node.name, node) if isinstance(node, ir.Ref) else ir.mapped(node, whole)
+
+    if ends.keys().isdisjoint(grammar.rules):
+        return grammar
+    kept = {name: rule for name, rule in grammar.rules.items() if name not in ends}
+    return ir.Grammar(
+        {name: ir.Rule(whole(rule.body), rule.shared) for name, rule in kept.items()}, grammar.start
+    )
 
 
 @lru_cache(maxsize=64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import time
 
 import naive
@@ -145,6 +147,28 @@ def test_language(text: str, accepted: list[str], refused: list[str]) -> None:
         assert naive.accepts(grammar, word.encode()), word
     for word in refused:
         assert not naive.accepts(grammar, word.encode()), word
+
+
+JOINED = ["a*", "[ab]+", "a|ab", "(a|b)*b", "é?[^a]", "(?i:AB?)", "b{2,3}", "(?!b).*", "a+$|b", "", "a.?b"]
+
+
+@pytest.mark.parametrize("right", JOINED)
+@pytest.mark.parametrize("left", JOINED)
+def test_conjunctions_and_complements(left: str, right: str) -> None:
+    """Texts are in ``A & ~B & ~C`` as ``re`` says of each."""
+    shown = [f"/{part}/" if part else '""' for part in (left, right)]
+    both = lark_grammar(f'start: T "."?\nT: {shown[0]} & ~{shown[1]} & ~"b" | {shown[0]} & {shown[1]}')
+    for word in ("".join(letters) for n in range(4) for letters in itertools.product("abé", repeat=n)):
+        first, second = (bool(re.fullmatch(part, word)) for part in (left, right))
+        wanted = first and (second or word != "b")
+        assert naive.accepts(both, word.encode()) == wanted, word
+
+
+def test_conjunctions_with_counts() -> None:
+    """As many states as characters, not as their bytes."""
+    grammar = lark_grammar("start: T\nT: /.{0,200}/ & ~/.*foo.*/ & /\\w*/")
+    assert naive.accepts(grammar, ("é" * 200).encode()) and not naive.accepts(grammar, ("é" * 201).encode())
+    assert not naive.accepts(grammar, b"afoob") and not naive.accepts(grammar, b"a b")
 
 
 # grammar, data with tokens accepted, refused

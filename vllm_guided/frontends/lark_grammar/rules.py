@@ -137,7 +137,8 @@ class Rules:
         if name is None:
             if len(self.names) >= MAX_RULES:
                 raise ConstraintTooComplex(
-                    f"templates and parameters expand to more than {MAX_RULES:,} rules; use fewer arguments",
+                    f"with templates and parameters written out these are more than {MAX_RULES:,} rules;"
+                    " use fewer",
                     where=self.where(key[0]),
                 )
             name = key[0]

@@ -11,8 +11,7 @@ its first match, which is what makes ``/\\*.*?\\*/`` a comment and ``"[^\\n]*?"`
 from __future__ import annotations
 
 import re
-import threading
-from collections import OrderedDict
+from contextlib import suppress
 from typing import Any
 
 from lark import Token, Tree
@@ -25,73 +24,15 @@ from vllm_guided.frontends import regular
 from vllm_guided.frontends.lark_grammar.dialect import UNBOUNDED, check_counts
 from vllm_guided.frontends.lark_grammar.loader import LarkTree
 from vllm_guided.frontends.lark_grammar.plain_text import Extension, PlainText
+from vllm_guided.frontends.lark_grammar.regexps import is_lazy, regexp, unkept
 from vllm_guided.frontends.substring import substring_node
-from vllm_guided.frontends.wide import size
 from vllm_guided.grammar import ir
 
 MAX_PATTERN = 200_000
 MAX_ITEMS = 20_000
-_ESCAPED = re.compile(r"\\.|\[(?:\\.|[^\]\\])(?:\\.|[^\]\\])*\]|\(\?#[^)]*\)", re.DOTALL)
 _BRACED = re.compile(r"((?:^|[^\\])(?:\\\\)*)\\u\{([0-9a-fA-F]{1,8})\}")
 _BACKSPACE = re.compile(r"\\.", re.DOTALL)
-_LAZY = re.compile(r"[*+?}]\?")
-
-
-class _Kept:
-    """Small regexps met before, the last used ones: nodes a request made large are not kept."""
-
-    def __init__(self, entries: int = 1024, largest: int = 2_000) -> None:
-        self.entries = entries
-        self.largest = largest
-        self.nodes: OrderedDict[str, ir.Node] = OrderedDict()
-        self.lock = threading.Lock()
-
-    def get(self, pattern: str) -> ir.Node | None:
-        with self.lock:
-            node = self.nodes.get(pattern)
-            if node is not None:
-                self.nodes.move_to_end(pattern)
-            return node
-
-    def put(self, pattern: str, node: ir.Node) -> None:
-        if len(pattern) + size(node) > self.largest:
-            return
-        with self.lock:
-            self.nodes[pattern] = node
-            while len(self.nodes) > self.entries:
-                self.nodes.popitem(last=False)
-
-
-_KEPT = _Kept()
-
-
-def regexp(pattern: str) -> ir.Node:
-    """The language of a Python regexp; ECMA-262's and Rust's spellings are taken where Python has none."""
-    node = _KEPT.get(pattern)
-    if node is None:
-        node = _regexp(pattern)
-        _KEPT.put(pattern, node)
-    return node
-
-
-def _regexp(pattern: str) -> ir.Node:
-    from vllm_guided.frontends.regex import regex_node
-
-    try:
-        node = regex_node(pattern, dialect="python")
-    except InvalidConstraint as error:
-        try:
-            node = regex_node(pattern, dialect="ecma")
-        except GrammarError:
-            raise error from None
-        if node == ir.NOTHING:
-            raise error
-    return regular.node(regular.shortest(regular.dfa(node))) if is_lazy(pattern) else node
-
-
-def is_lazy(pattern: str) -> bool:
-    """Whether a quantifier of the regexp is lazy."""
-    return bool(_LAZY.search(_ESCAPED.sub("x", pattern)))
+_END = r"(?![\s\S])"  # the end of the text, in Python's syntax and in ECMA-262's
 
 
 class Terminals:
@@ -285,7 +226,7 @@ class Terminals:
 
     def _expansion(self, items: list[Any]) -> ir.Node:
         """A sequence, in which placeholders for ``&`` part conjuncts and one for ``~`` negates an item."""
-        conjuncts: list[list[ir.Node]] = [[]]
+        conjuncts: list[list[tuple[bool, Any]]] = [[]]
         negate = False
         for item in items:
             kind = self.operator(item)
@@ -294,11 +235,18 @@ class Terminals:
             elif kind == "not":
                 negate = not negate
             else:
-                conjuncts[-1].append(self._negated(item) if negate else self._item(item))
+                conjuncts[-1].append((negate, item))
                 negate = False
         if negate or (len(conjuncts) > 1 and not all(conjuncts)):
             raise InvalidConstraint("& stands between two terminals, ~ before one")
-        nodes = [ir.sequence(*conjunct) for conjunct in conjuncts]
+        pattern = self._conjunction(conjuncts)
+        if pattern is not None:
+            with suppress(GrammarError):  # what it says, it says of a pattern that nobody wrote
+                return unkept(pattern)
+        nodes = [
+            ir.sequence(*(self._negated(item) if negated else self._node(item) for negated, item in conjunct))
+            for conjunct in conjuncts
+        ]
         if any(isinstance(node, ir.Sequence) and len(node.items) > MAX_ITEMS for node in nodes):
             raise ConstraintTooComplex(f"a terminal grows beyond {MAX_ITEMS:,} parts; make it a rule")
         if len(nodes) == 1:
@@ -308,15 +256,32 @@ class Terminals:
             automaton = regular.intersection(automaton, regular.dfa(node))
         return regular.node(automaton)
 
-    def _item(self, item: Any) -> ir.Node:
-        return self._node(item)
+    def _conjunction(self, conjuncts: list[list[tuple[bool, Any]]]) -> str | None:
+        """The conjuncts as one regexp with lookahead, whose automaton reads characters, not bytes.
+
+        None where there is nothing to join, or where a part has no regexp, or one with lazy quantifiers.
+        """
+        parts = []
+        for conjunct in conjuncts:
+            negated = conjunct[0][0] if len(conjunct) == 1 else False
+            if any(flag for flag, _ in conjunct) != negated:
+                return None
+            patterns = [self.pattern(item) for _, item in conjunct]
+            repeated = negated and isinstance(conjunct[0][1], Tree) and conjunct[0][1].data == "expr"
+            if repeated or any(pattern is None or is_lazy(pattern) for pattern in patterns):
+                return None
+            parts.append((negated, "".join(f"(?:{pattern})" for pattern in patterns)))
+        if len(parts) == 1 and not parts[0][0]:
+            return None
+        looks = [f"(?{'!' if negated else '='}{pattern}{_END})" for negated, pattern in parts]
+        return "".join(looks) + r"[\s\S]*"
 
     def _negated(self, item: Any) -> ir.Node:
         """``~A``; in ``~A*`` it is the complement that is repeated."""
         if isinstance(item, Tree) and item.data == "expr":
             minimum, maximum = self.counts(item)
             return ir.Repeat(self._negated(item.children[0]), minimum, maximum)
-        inner = regular.dfa(self._item(item))
+        inner = regular.dfa(self._node(item))
         return regular.node(regular.difference(regular.dfa(regular.TEXT_NODE), inner))
 
     def operator(self, item: Any) -> str:

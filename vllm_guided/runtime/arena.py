@@ -90,9 +90,9 @@ ARRAY_FIELDS: dict[str, types.Type] = {
     "flagset_offsets": _ints, "flagset_words": types.int64[::1], "flagset_table": _ints,
     "scratch_words": types.int64[::1],
     "text_parent": _ints, "text_byte": _bytes, "text_quoting": _bytes, "text_length": _ints,
-    "text_jump": _ints, "text_tail": _ints, "text_reach": _ints, "text_asked": _ints, "text_answer": _ints,
-    "text_table": _ints, "used_parent": _ints, "used_text": _ints, "used_table": _ints, "used_length": _ints,
-    "used_key": _ints, "used_critical": _ints, "used_behind": _ints,
+    "text_jump": _ints, "text_tail": _ints, "text_reach": _ints, "text_gap": _bytes, "text_asked": _ints,
+    "text_answer": _ints, "text_table": _ints, "used_parent": _ints, "used_text": _ints, "used_table": _ints,
+    "used_length": _ints,    "used_key": _ints, "used_critical": _ints, "used_behind": _ints,
     "tail_byte": _bytes, "tail_depth": _ints, "tail_parent": _ints, "tail_child": _ints,
     "tail_sibling": _ints,
     "tail_entry": _ints, "entry_token": _ints, "entry_next": _ints, "entry_quoting": _bytes,
@@ -254,6 +254,7 @@ def new_arena(
     arena.text_jump = np.zeros(64, np.int32)
     arena.text_tail = np.zeros(64, np.int32)
     arena.text_reach = np.zeros(64, np.int32)
+    arena.text_gap = np.zeros(64, np.uint8)
     arena.text_asked = np.full(64, -1, np.int32)
     arena.text_answer = np.zeros(64, np.int32)
     arena.used_length = np.zeros(64, np.int32)
@@ -365,7 +366,7 @@ def sizes(arena):
         + arena.situation_table.size * 4
         + arena.flagset_words.size * 8
         + arena.flagset_table.size * 4
-        + arena.text_parent.size * 30
+        + arena.text_parent.size * 31
         + arena.text_table.size * 4
         + arena.used_parent.size * 24
         + arena.used_table.size * 4

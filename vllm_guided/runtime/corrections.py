@@ -90,7 +90,7 @@ def _descend(arena, node, text, count):
     for k in range(count - 1, -1, -1):
         data[k] = arena.text_byte[text]
         text = np.int64(arena.text_parent[text])
-        if k > 0 and arena.text_quoting[text] == OUTSIDE:
+        if k > 0 and arena.text_gap[text]:
             upto = k
     for k in range(upto):
         if node == 0:

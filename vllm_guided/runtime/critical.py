@@ -102,18 +102,39 @@ def _reading(arena, member):
     return made
 
 
+@jit(types.void(arena_type, _int, types.int64[::1], _int))
+def _find_gaps(arena, text, configs, count):
+    """Set ``text_gap`` of the beginnings of ``text``, read to ``configs[:count]``, that blanks may follow."""
+    here = text
+    found = False
+    while here != EMPTY:
+        length = np.int64(arena.text_length[here])
+        if length < count and arena.text_quoting[here] == OUTSIDE and not arena.text_gap[here]:
+            for byte in (9, 10, 13, 32):
+                if step(arena, configs[length], np.int64(byte)) != DEAD:
+                    arena.text_gap[here] = 1
+                    found = True
+        here = np.int64(arena.text_parent[here])
+    if found:
+        here = text
+        while here != EMPTY:
+            arena.text_reach[here] = 0
+            here = np.int64(arena.text_parent[here])
+
+
 @jit(_int(arena_type, _int, _int, _int, _int), apart=True)
 def critical_length(arena, bag, text, length, limit):
     """The length of the shortest beginning of ``text`` behind which it is narrow from there on.
 
     Looked at are beginnings shorter than ``length``, which is the answer if the longest of them is wide: if
-    more than ``limit`` items begin so, by every member that can read it.
+    more than ``limit`` items begin so, by every member that can read it. Sets their ``text_gap``, too.
     """
     data = np.empty(length, np.int64)
     some = beginning(arena, text, length)
+    here = some
     for k in range(arena.text_length[some] - 1, -1, -1):
-        data[k] = arena.text_byte[some]
-        some = np.int64(arena.text_parent[some])
+        data[k] = arena.text_byte[here]
+        here = np.int64(arena.text_parent[here])
     configs = np.empty(length + 1, np.int64)
     shortest = length
     for member in range(arena.bag_offsets[bag], arena.bag_offsets[bag + 1]):
@@ -126,6 +147,7 @@ def critical_length(arena, bag, text, length, limit):
             if configs[count] == DEAD:
                 break
             count += 1
+        _find_gaps(arena, some, configs, count)
         narrow = min(count, length)
         while narrow > 0 and room(arena, configs[narrow - 1]) <= limit:
             narrow -= 1
@@ -145,9 +167,8 @@ def reach(arena, text):
     while here != EMPTY and count < arena.longest_token:
         count += 1
         parent = np.int64(arena.text_parent[here])
-        # Outside of quotes blanks may stand between two bytes.
         if parent == EMPTY or (
-            arena.text_quoting[parent] != OUTSIDE
+            not arena.text_gap[parent]
             and not arena.neighbours[np.int64(arena.text_byte[parent]) << 8 | np.int64(arena.text_byte[here])]
         ):
             break

@@ -93,6 +93,7 @@ def longer(arena, text, byte):
     arena.text_jump = with_room(arena.text_jump, made + 1)
     arena.text_tail = with_room(arena.text_tail, made + 1)
     arena.text_reach = with_room(arena.text_reach, made + 1)
+    arena.text_gap = with_room(arena.text_gap, made + 1)
     arena.text_asked = with_room(arena.text_asked, made + 1)
     arena.text_answer = with_room(arena.text_answer, made + 1)
     arena.text_parent[made] = text
@@ -112,6 +113,7 @@ def longer(arena, text, byte):
         tail = below if below >= 0 else tail
     arena.text_tail[made] = tail
     arena.text_reach[made] = 0
+    arena.text_gap[made] = 0
     arena.text_asked[made] = -1
     arena.text_count = made + 1
     arena.text_table[slot] = made

@@ -7,6 +7,7 @@ import json
 import threading
 from contextlib import suppress
 
+import naive
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from vllm_guided.frontends import bags
 from vllm_guided.frontends.json_schema import json_schema_grammar
 from vllm_guided.frontends.json_schema.drafts import LATEST, draft_of
 from vllm_guided.frontends.json_schema.resources import Source
+from vllm_guided.frontends.structural_tag import structural_tag_grammar
 from vllm_guided.grammar import ir
 
 SCHEMAS = [
@@ -137,3 +139,23 @@ def test_bags_without_flags_and_positions(bag: ir.Bag, usable: frozenset[str]) -
         return not isinstance(node, ir.Ref) or node.name in usable
 
     assert bags.plain_can_be_filled(bag, is_usable) == bags.flagged_can_be_filled(bag, is_usable)
+
+
+def test_grammars_in_one_share_what_is_equal() -> None:
+    """Tools' schemas share the rules of JSON and equal leaves; with other blanks they do not mix."""
+    dates = {"type": "object", "properties": {"a": {"type": "string", "format": "date"}}}
+    blanks = [None, None, 0, 2]
+    formats = [
+        {"type": "json_schema", "json_schema": {**dates, "title": str(place)}}
+        | ({} if limit is None else {"max_whitespace_cnt": limit})
+        for place, limit in enumerate(blanks)
+    ]
+    tag = {"type": "structural_tag", "format": {"type": "sequence", "elements": formats}}
+    language = structural_tag_grammar(tag)
+    date = [name for name in language.rules if "string_" in name]
+    assert 1 <= len(date) <= 3  # one for those that have the same blanks
+    loose, tight = b'{ "a" : "2024-02-29" }', b'{"a":"2024-02-29"}'
+    assert naive.accepts(language, loose + loose + tight + loose)
+    assert naive.accepts(language, tight * 4)
+    assert not naive.accepts(language, loose + loose + loose + loose)
+    assert not naive.accepts(language, tight * 3 + b'{   "a":"2024-02-29"}')

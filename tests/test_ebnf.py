@@ -9,8 +9,10 @@ import naive
 import pytest
 
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
+from vllm_guided.frontends import regular
 from vllm_guided.frontends.detect import dialect_of, grammar_from_text
 from vllm_guided.frontends.ebnf import ebnf_grammar
+from vllm_guided.frontends.regex import regex_node
 from vllm_guided.grammar import ir
 
 TABLE = [
@@ -55,6 +57,9 @@ TABLE = [
     ('root ::= k n*\nn ::= [0-9]\nk ::= "k" (= n n)', ["k12", "k123"], ["k1"]),
     ('root ::= k\nk ::= "k" (= "b"?)', ["k"], ["", "kb"]),
     ('root ::= x "ab"\nx ::= "a"+ | "b" (= "a")', ["aab", "bab"], ["xab"]),
+    ('root ::= s\ns[max_tokens=2] ::= ("é" | "ab")*', ["", "é", "ab"], ["éé", "abé"]),
+    ('root ::= s "."\ns[lazy, max_tokens=3, max_chars=2] ::= "é"* "a"', ["a.", "éa."], ["ééa.", "é."]),
+    ("root[temperature=0.5] ::= [a-z]", ["a"], ["A"]),  # says how to sample, not what
     ('root ::= s\ns[max_chars=2] ::= ("é" | "ab")*', ["", "éé", "ab"], ["ééé", "abé"]),
 ]
 
@@ -109,6 +114,18 @@ def test_root_by_name_and_counts_stay_counts() -> None:
 def test_budgets(text: str) -> None:
     with pytest.raises((ConstraintTooComplex, InvalidConstraint)):
         ebnf_grammar(text)
+
+
+@pytest.mark.parametrize("length", range(5))
+@pytest.mark.parametrize("pattern", ["(a|é)*b?", "a{2}|é{1,3}", "(ab|é😀)+", "(?:é|a)*b(?:a|b){2}", "b{7}"])
+def test_counted_members(pattern: str, length: int) -> None:
+    """Bounds on bytes and characters are intersections with short texts."""
+    whole = regular.dfa(regex_node(pattern))
+    for count, item in ((regular.at_most, ir.ANY_BYTE), (regular.characters_at_most, ir.ANY_CHAR)):
+        short = regular.intersection(whole, regular.dfa(ir.Repeat(item, 0, length)))
+        found = count(whole, length)
+        assert regular.is_empty(regular.difference(found, short))
+        assert regular.is_empty(regular.difference(short, found))
 
 
 # text, its dialect

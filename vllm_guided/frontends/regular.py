@@ -8,6 +8,7 @@ complements, shortest matches and longest matches; sizes are bounded, so that no
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -250,47 +251,79 @@ def _trimmed(edges: list[tuple[tuple[int, int], ...]], accepting: Iterable[int])
     return Dfa(tuple(kept), frozenset(names[state] for state in accepting & alive))
 
 
-def at_most(automaton: Dfa, length: int, states: int = MAX_BOUNDED_STATES) -> Dfa:
+def at_most(automaton: Dfa, length: int) -> Dfa:
     """The members of at most so many bytes.
 
     Raises:
-        ConstraintTooComplex: more than ``states`` states.
+        ConstraintTooComplex: more than ``MAX_BOUNDED_STATES`` states.
     """
-    left = [-1] * len(automaton.edges)  # bytes to the nearest end
-    back: list[list[int]] = [[] for _ in left]
-    for state, edges in enumerate(automaton.edges):
-        for _, target in edges:
-            back[target].append(state)
-    order = list(automaton.accepting)
-    for state in order:
-        left[state] = 0
-    for state in order:
-        for source in back[state]:
-            if left[source] < 0:
-                left[source] = left[state] + 1
-                order.append(source)
+    return _counted(automaton, length, _FULL, "bytes")
+
+
+def characters_at_most(automaton: Dfa, length: int) -> Dfa:
+    """The members of at most so many characters: bytes that continue one do not count."""
+    return _counted(automaton, length, _FULL & ~_CONTINUING, "characters")
+
+
+_CONTINUING = sum(1 << byte for byte in range(0x80, 0xC0))
+
+
+def _counted(automaton: Dfa, length: int, counted: int, what: str) -> Dfa:
+    """Pairs of a state and how many ``counted`` bytes were read, as far as an end can be reached in time."""
+    edges = [
+        tuple(
+            (part, target, cost)
+            for mask, target in row
+            for part, cost in ((mask & counted, 1), (mask & ~counted, 0))
+            if part
+        )
+        for row in automaton.edges
+    ]
+    left = _distances(edges, automaton.accepting)
     if not 0 <= left[0] <= length:
         return Dfa(((),), frozenset())
     pairs = [(0, 0)]
     numbers = {(0, 0): 0}
     rows: list[tuple[tuple[int, int], ...]] = []
     for state, count in pairs:
-        row = []
-        for mask, target in automaton.edges[state]:
-            if 0 <= left[target] <= length - count - 1:
-                pair = (target, count + 1)
+        found: dict[int, int] = {}
+        for mask, target, cost in edges[state]:
+            if 0 <= left[target] <= length - count - cost:
+                pair = (target, count + cost)
                 if pair not in numbers:
-                    if len(pairs) >= states:
+                    if len(pairs) >= MAX_BOUNDED_STATES:
                         raise ConstraintTooComplex(
-                            f"{length:,} bytes of a terminal need more than {states:,} automaton states;"
-                            " take fewer, or a simpler terminal"
+                            f"{length:,} {what} of a terminal need more than {MAX_BOUNDED_STATES:,} automaton"
+                            " states; take fewer, or a simpler terminal"
                         )
                     numbers[pair] = len(pairs)
                     pairs.append(pair)
-                row.append((mask, numbers[pair]))
-        rows.append(tuple(row))
-    accepting = frozenset(numbers[pair] for pair in pairs if pair[0] in automaton.accepting)
-    return Dfa(tuple(rows), accepting)
+                number = numbers[pair]
+                found[number] = found.get(number, 0) | mask
+        rows.append(tuple((mask, target) for target, mask in found.items()))
+    return Dfa(tuple(rows), frozenset(numbers[pair] for pair in pairs if pair[0] in automaton.accepting))
+
+
+def _distances(edges: list[tuple[tuple[int, int, int], ...]], accepting: Iterable[int]) -> list[int]:
+    """The least cost from each state to acceptance, -1 where there is no way; costs are 0 and 1."""
+    back: list[list[tuple[int, int]]] = [[] for _ in edges]
+    for state, row in enumerate(edges):
+        for _, target, cost in row:
+            back[target].append((state, cost))
+    left = [-1] * len(edges)
+    queue = deque((state, 0) for state in accepting)
+    while queue:
+        state, distance = queue.popleft()
+        if left[state] >= 0:
+            continue
+        left[state] = distance
+        for source, cost in back[state]:
+            if left[source] < 0:
+                if cost:
+                    queue.append((source, distance + 1))
+                else:
+                    queue.appendleft((source, distance))
+    return left
 
 
 def _product(left: Dfa, right: Dfa, *, keep_left: bool) -> Dfa:

@@ -1,7 +1,12 @@
-"""Rule attributes of xgrammar's EBNF: ``lazy`` and ``max_chars`` change the language, captures do not."""
+"""Rule attributes of xgrammar's EBNF: ``lazy``, ``max_chars`` and ``max_tokens`` change the language.
+
+Captures and ``temperature`` do not. ``max_tokens`` bounds the bytes: there are at least as many as tokens.
+"""
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Container, Mapping
 from typing import Any
 
@@ -9,14 +14,18 @@ from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint, Unsuppor
 from vllm_guided.frontends import regular
 from vllm_guided.grammar import ir
 
+logger = logging.getLogger(__name__)
+
 MAX_INLINED = 2_000
 
 _HARMLESS = frozenset({"capture", "capture_hidden_suffix_bytes", "capture_hidden_stop_bytes", "stop_capture"})
-_REFUSED = {
-    "max_tokens": "counts tokens, which a grammar over text cannot; use max_chars",
-    "temperature": "changes sampling, which this package never does; set it in the request",
-}
-KNOWN = ", ".join(sorted(_HARMLESS | {"lazy", "max_chars"}))
+_LIMITS = ("max_chars", "max_tokens")
+KNOWN = ", ".join(sorted(_HARMLESS | {"lazy", *_LIMITS, "temperature"}))
+
+NO_SAMPLING = (
+    "the attribute temperature of the rule %s says how to sample, not what may be written: it has no effect"
+    " here, set the temperature in the request"
+)
 
 
 def applied(
@@ -32,27 +41,30 @@ def applied(
     """
     body = bodies[name]
     for key, value in attributes.items():
-        if key in _REFUSED:
-            raise UnsupportedConstraint(f"the attribute {key} {_REFUSED[key]}")
-        if key not in _HARMLESS and key not in ("lazy", "max_chars"):
+        if key == "temperature":
+            logger.warning(NO_SAMPLING, name)
+            continue
+        if key not in _HARMLESS and key != "lazy" and key not in _LIMITS:
             raise UnsupportedConstraint(f"the attribute {key} is not known; known are {KNOWN}")
         if key == "lazy" and value is not True:
             raise InvalidConstraint("lazy takes no value; write [lazy]")
     if "lazy" in attributes:
         body = regular.node(regular.shortest(regular.dfa(regular_body(name, bodies, asserting))))
-    if "max_chars" in attributes:
-        limit = str(attributes["max_chars"])
-        if not limit.isdigit() or int(limit) > 5_000:
-            raise InvalidConstraint("max_chars is a whole number, at most 5000")
-        inner = body if "lazy" in attributes else regular_body(name, bodies, asserting)
-        bound = regular.dfa(ir.Repeat(ir.ANY_CHAR, 0, int(limit)))
-        body = regular.node(regular.intersection(regular.dfa(inner), bound))
+    for key in _LIMITS:
+        if key not in attributes:
+            continue
+        limit = str(attributes[key])
+        if not re.fullmatch(r"[0-9]{1,6}", limit):
+            raise InvalidConstraint(f"{key} is a whole number, at most 999999")
+        regular_ = body if body is not bodies[name] else regular_body(name, bodies, asserting)
+        count = regular.characters_at_most if key == "max_chars" else regular.at_most
+        body = regular.node(count(regular.dfa(regular_), int(limit)))
     return body
 
 
 def regular_body(name: str, bodies: Mapping[str, ir.Node], asserting: Container[str] = ()) -> ir.Node:
     """The rule as a regular node: rules it uses are put in place, recursion is allowed at the end only."""
-    return _Inliner(bodies, asserting, "a rule with lazy or max_chars").rule(name, ())
+    return _Inliner(bodies, asserting, "a rule with lazy, max_chars or max_tokens").rule(name, ())
 
 
 def regular_assertion(node: ir.Node, bodies: Mapping[str, ir.Node], asserting: Container[str]) -> ir.Node:

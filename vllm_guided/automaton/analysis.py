@@ -70,13 +70,18 @@ def _reaches(start, accept, empty_only, offsets, labels, targets, passable, queu
     return False
 
 
-@jit(types.Tuple((_bools, _bools))(_ints, _ints, _ints, _ints, _ints, _ints, _ints))
-def nullable_and_productive(starts, accepts, offsets, labels, targets, bodies, minima):
-    """Two bool arrays by rule. ``bodies[r]`` is the counted rule of a counter, -1 for other rules."""
+@jit(types.Tuple((_bools, _bools))(_ints, _ints, _ints, _ints, _ints, _ints, _ints, _bools, _bools))
+def nullable_and_productive(
+    starts, accepts, offsets, labels, targets, bodies, minima, known_nullable, known_productive
+):
+    """Two bool arrays by rule. ``bodies[r]`` is the counted rule of a counter, -1 for other rules.
+
+    Rules without states that are no counters (``starts[r]`` is -1) are what the known arrays say.
+    """
     rules = starts.size
     states = offsets.size - 1
-    nullable = np.zeros(rules, np.bool_)
-    productive = np.zeros(rules, np.bool_)
+    nullable = known_nullable.copy()
+    productive = known_productive.copy()
     queue = np.empty(states + 1, np.int32)
     stamp = np.full(states + 1, -1, np.int32)
     mark = np.int32(0)
@@ -86,7 +91,7 @@ def nullable_and_productive(starts, accepts, offsets, labels, targets, bodies, m
         while changed:
             changed = False
             for r in range(rules - 1, -1, -1):
-                if found[r]:
+                if found[r] or (starts[r] < 0 and bodies[r] < 0):
                     continue
                 mark += np.int32(1)
                 if bodies[r] >= 0:
@@ -116,6 +121,8 @@ def left_calls(starts, offsets, labels, targets, bodies, nullable, productive):
             pairs[count] = r
             pairs[count + 1] = bodies[r]
             count += 2
+            continue
+        if starts[r] < 0:
             continue
         queue[0] = starts[r]
         stamp[starts[r]] = r

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from vllm_guided.automaton.bags import BAG_ARRAYS, MEMBER_ARRAYS
+from vllm_guided.automaton.labels import TAIL
 from vllm_guided.grammar import ir
 
-TAIL = -1
+__all__ = ["ARRAYS", "TAIL", "Automaton"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

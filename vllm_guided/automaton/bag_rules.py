@@ -1,13 +1,9 @@
-"""Bags as rules: an ``ir.Bag`` whose nodes have become rules, and what the analysis of rules sees of it."""
+"""Bags as rules: an ``ir.Bag`` whose nodes have become rules."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
-
-from vllm_guided.automaton.labels import CALL, EPSILON
 
 
 class Member(NamedTuple):
@@ -44,36 +40,3 @@ class BagRule:
     wanted: int
     minimum: int
     maximum: int | None
-
-
-def write_bag_states(
-    bag: BagRule, start: int, accept: int, edges: array[int], new_state: Callable[[], int]
-) -> None:
-    """Edges from ``start`` to ``accept``: nullable, productive and calling from the left as the bag is.
-
-    They are not the bag: nothing but the analysis of the rules looks at them.
-    """
-    if bag.minimum == 0 and not bag.required and not bag.wanted:
-        edges.extend((start, EPSILON, accept))
-    here = new_state()
-
-    def member(source: int, member: Member, target: int) -> None:
-        if member.rest >= 0:
-            between = new_state()
-            edges.extend((source, CALL | member.rule, between, between, CALL | member.rest, target))
-        else:
-            edges.extend((source, CALL | member.rule, target))
-
-    for each in bag.members:
-        member(start, each, here)
-    edges.extend((here, CALL | bag.separator, start))
-    asked = [[each for each in bag.members if each.own == own] for own in sorted(bag.required)]
-    asked += [
-        [each for each in bag.members if each.wanted >> flag & 1] for flag in range(bag.wanted.bit_length())
-    ]
-    for able in asked:
-        there = new_state()
-        for each in able:
-            member(here, each, there)
-        here = there
-    edges.extend((here, EPSILON, accept))

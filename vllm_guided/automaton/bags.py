@@ -32,18 +32,22 @@ def flag_words(groups: int) -> int:
 
 
 def bag_arrays(
-    bags: list[BagRule], productive: npt.NDArray[np.bool_], nullable: npt.NDArray[np.bool_]
+    bags: list[BagRule],
+    numbers: npt.NDArray[np.int32],
+    productive: npt.NDArray[np.bool_],
+    nullable: npt.NDArray[np.bool_],
 ) -> dict[str, Any]:
-    """The bag and member arrays of an automaton; members with an unproductive rule are left out."""
+    """The bag and member arrays of an automaton; members with an unproductive rule are left out.
+
+    Args:
+        numbers: what to call the rules, by the numbers that the bags have for them.
+        productive, nullable: by the numbers that the bags have, too.
+    """
+    alive = productive.tolist()
     kept = [
-        [
-            member
-            for member in bag.members
-            if productive[member.rule] and (member.rest < 0 or productive[member.rest])
-        ]
+        [member for member in bag.members if alive[member.rule] and (member.rest < 0 or alive[member.rest])]
         for bag in bags
     ]
-    members = [member for each in kept for member in each]
     words = [flag_words(bag.groups) for bag in bags]
     required: list[int] = []
     for bag, count in zip(bags, words, strict=True):
@@ -51,17 +55,20 @@ def bag_arrays(
         for own in bag.required:
             bits |= 1 << (WANTED_BITS + own)
         required.extend(bits >> (64 * word) & ((1 << 64) - 1) for word in range(count))
-    column = np.array(
-        [
-            (member.rule, member.rest, member.rest >= 0 and nullable[member.rest], *member[2:])
-            for member in members
-        ],
-        np.int32,
-    ).reshape(len(members), len(MEMBER_ARRAYS))
-    arrays = {name: np.ascontiguousarray(column[:, place]) for place, name in enumerate(MEMBER_ARRAYS)}
+    column = np.array([member for members in kept for member in members], np.int32).reshape(
+        -1, len(MEMBER_ARRAYS) - 1
+    )
+    rests = column[:, 1]
+    arrays: dict[str, Any] = {
+        "member_rule": numbers[column[:, 0]],
+        "member_rest": np.where(rests < 0, np.int32(-1), numbers[rests]),
+        "member_skips": ((rests >= 0) & nullable[rests]).astype(np.int32),
+    }
+    for place, name in enumerate(MEMBER_ARRAYS[3:], 2):
+        arrays[name] = np.ascontiguousarray(column[:, place])
     return arrays | {
-        "bag_rule": np.array([bag.rule for bag in bags], np.int32),
-        "bag_separator": np.array([bag.separator for bag in bags], np.int32),
+        "bag_rule": numbers[[bag.rule for bag in bags]] if bags else np.zeros(0, np.int32),
+        "bag_separator": numbers[[bag.separator for bag in bags]] if bags else np.zeros(0, np.int32),
         "bag_skips": np.array([nullable[bag.separator] for bag in bags], np.int32),
         "bag_minimum": np.array([bag.minimum for bag in bags], np.int32),
         "bag_maximum": np.array([-1 if bag.maximum is None else bag.maximum for bag in bags], np.int32),

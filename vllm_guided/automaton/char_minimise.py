@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
+from vllm_guided.automaton.labels import CALL
 from vllm_guided.automaton.minimise import equivalence_classes
 from vllm_guided.numba_setup import jit
 
@@ -35,10 +36,12 @@ def minimised(table: Table, accepting: Mask) -> tuple[Table, Mask]:
     if not live[0]:
         return np.full((1, table.shape[1]), -1, np.int32), np.zeros(1, np.bool_)
     table = np.where((table >= 0) & live[table] & live[:, None], table, np.int32(-1))
-    tails, labels = np.nonzero(table >= 0)
-    blocks = equivalence_classes(
-        len(table), tails.astype(np.int32), labels.astype(np.int32), table[tails, labels], accepting
-    )
+    moves = table >= 0
+    offsets = np.zeros(len(table) + 1, np.int32)
+    np.cumsum(moves.sum(axis=1), out=offsets[1:])
+    # Classes have no order, so they are no ranges of bytes.
+    labels = (np.nonzero(moves)[1] + CALL).astype(np.int32)
+    blocks = equivalence_classes(len(table), offsets, labels, table[moves], accepting)
     kept, order = numbered(table, blocks)
     return kept, accepting[order]
 

@@ -11,34 +11,30 @@ automaton with a state "``B`` is complete" for each ``B`` in G, and without any 
 from __future__ import annotations
 
 from array import array
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from vllm_guided.automaton.bag_rules import BagRule, write_bag_states
-from vllm_guided.automaton.components import strong_components
+from vllm_guided.automaton.components import grouped, strong_components
 from vllm_guided.automaton.labels import CALL, EPSILON, RULE_MASK, STRICT, TOKEN
-from vllm_guided.automaton.nfa import Counter, Nfa
+from vllm_guided.automaton.nfa import Nfa
+from vllm_guided.automaton.thompson import ACCEPT, BODY, FIRST, START
 from vllm_guided.errors import UnsupportedConstraint
 
-Adjacency = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]
+Ints = npt.NDArray[np.int32]
+Adjacency = tuple[Ints, Ints, Ints]
 
 
-def recursive_groups(rules: int, pairs: list[int]) -> list[list[int]]:
+def recursive_groups(rules: int, pairs: Ints) -> list[list[int]]:
     """The sets of rules that call one another from the left; ``pairs`` is caller, callee, ..."""
-    successors: dict[str, list[str]] = {}
-    loops = set()
-    for caller, callee in zip(pairs[::2], pairs[1::2], strict=True):
-        if caller == callee:
-            loops.add(caller)
-        successors.setdefault(str(caller), []).append(str(callee))
-    groups = []
-    for component in strong_components(list(successors), successors):
-        members = sorted(int(name) for name in component)
-        if len(members) > 1 or members[0] in loops:
-            groups.append(members)
-    return groups
+    _, component = strong_components(*grouped(rules, pairs))
+    sizes = np.bincount(component, minlength=1)
+    loops = pairs[::2][pairs[::2] == pairs[1::2]]
+    found = sizes > 1
+    found[component[loops]] = True
+    if not found.any():
+        return []
+    return [np.flatnonzero(component == number).tolist() for number in np.flatnonzero(found)]
 
 
 def remove_left_recursion(
@@ -53,69 +49,61 @@ class _Rewriter:
         self, nfa: Nfa, groups: list[list[int]], adjacency: Adjacency, nullable: npt.NDArray[np.bool_]
     ) -> None:
         self.old = nfa
+        self.old_table: list[list[int]] = nfa.table.tolist()
         self.group_of = {rule: group for group in groups for rule in group}
         offsets, labels, targets = adjacency
         self.offsets: list[int] = offsets.tolist()
         self.labels: list[int] = labels.tolist()
         self.targets: list[int] = targets.tolist()
         self.nullable: list[bool] = nullable.tolist()
-        self.new = Nfa(symbols=nfa.symbols)
         self.number: dict[int, int] = {}
         self.queue: list[int] = []
-        self.counter_of = {counter.rule: counter for counter in nfa.counters}
-        self.bag_of = {bag.rule: bag for bag in nfa.bags}
+        self.table: list[list[int]] = []
+        self.edges: array[int] = array("i")
+        self.states = 0
 
     def rewrite(self) -> Nfa:
-        new = self.new
+        old = self.old
+        bags = {int(old.number_of[bag.rule]) for bag in old.bags}
         self._rule(0)
-        done = 0
-        while done < len(self.queue):
-            rule = self.queue[done]
-            number = self.number[rule]
-            done += 1
-            new.rule_first[number] = new.states
-            new.rule_start[number] = self._state()
-            new.rule_accept[number] = self._state()
-            counter = self.counter_of.get(rule)
-            if counter is not None:
-                body = self._rule(counter.body)
-                new.counters.append(Counter(number, body, counter.minimum, counter.maximum))
-            elif rule in self.bag_of:
-                self._bag(self.bag_of[rule], number)
-            elif rule in self.group_of:
-                self._left_corners(rule, number)
-            else:
-                self._copied(rule, number)
-        new.rule_first.append(new.states)
-        return new
+        for number, rule in enumerate(self.queue):  # grows while it is read
+            row = self.table[number]
+            row[FIRST] = self.states
+            if row[BODY] >= 0:
+                row[BODY] = self._rule(row[BODY])
+            elif row[START] >= 0:
+                row[START], row[ACCEPT] = self._state(), self._state()
+                if rule not in self.group_of:
+                    self._copied(rule, number)
+                elif rule in bags:
+                    raise UnsupportedConstraint(
+                        "members in any order whose first member begins with the whole again"
+                    )
+                else:
+                    self._left_corners(rule, number)
+        number_of = np.array([self.number.get(rule, -1) for rule in old.number_of.tolist()], np.int32)
+        return Nfa(
+            names=[old.names[rule] for rule in self.queue],
+            table=np.array(self.table, np.int32),
+            edges=np.array(self.edges, np.int32),
+            states=self.states,
+            bags=[bag for bag in old.bags if number_of[bag.rule] >= 0],
+            number_of=number_of,
+            compiled={self.number[rule]: each for rule, each in old.compiled.items() if rule in self.number},
+            symbols=old.symbols,
+        )
 
     def _rule(self, old: int) -> int:
         number = self.number.get(old)
         if number is None:
-            number = self.number[old] = len(self.new.names)
-            self.new.names.append(self.old.names[old])
-            for column in (self.new.rule_first, self.new.rule_start, self.new.rule_accept):
-                column.append(0)
+            number = self.number[old] = len(self.queue)
+            self.table.append(list(self.old_table[old]))
             self.queue.append(old)
         return number
 
-    def _bag(self, bag: BagRule, number: int) -> None:
-        if bag.rule in self.group_of:
-            raise UnsupportedConstraint("members in any order whose first member begins with the whole again")
-        members = [
-            member._replace(
-                rule=self._rule(member.rule), rest=-1 if member.rest < 0 else self._rule(member.rest)
-            )
-            for member in bag.members
-        ]
-        moved = replace(bag, rule=number, separator=self._rule(bag.separator), members=members)
-        self.new.bags.append(moved)
-        new = self.new
-        write_bag_states(moved, new.rule_start[number], new.rule_accept[number], new.edges, self._state)
-
     def _state(self) -> int:
-        self.new.states += 1
-        return self.new.states - 1
+        self.states += 1
+        return self.states - 1
 
     def _relabelled(self, label: int) -> int:
         if CALL <= label < TOKEN:
@@ -124,10 +112,11 @@ class _Rewriter:
 
     def _copy_states(self, rule: int) -> int:
         """Copy a rule's states and edges; what to add to an old state to get the new one."""
-        first, past = self.old.rule_first[rule], self.old.rule_first[rule + 1]
-        shift = self.new.states - first
-        self.new.states += past - first
-        edges: array[int] = self.new.edges
+        first = self.old_table[rule][FIRST]
+        past = self.old_table[rule + 1][FIRST] if rule + 1 < len(self.old_table) else self.old.states
+        shift = self.states - first
+        self.states += past - first
+        edges = self.edges
         for state in range(first, past):
             for k in range(self.offsets[state], self.offsets[state + 1]):
                 edges.extend((state + shift, self._relabelled(self.labels[k]), self.targets[k] + shift))
@@ -135,18 +124,18 @@ class _Rewriter:
 
     def _copied(self, rule: int, number: int) -> None:
         shift = self._copy_states(rule)
-        new = self.new
-        new.edges.extend((new.rule_start[number], EPSILON, self.old.rule_start[rule] + shift))
-        new.edges.extend((self.old.rule_accept[rule] + shift, EPSILON, new.rule_accept[number]))
+        row, old = self.table[number], self.old_table[rule]
+        self.edges.extend((row[START], EPSILON, old[START] + shift))
+        self.edges.extend((old[ACCEPT] + shift, EPSILON, row[ACCEPT]))
 
     def _left_corners(self, rule: int, number: int) -> None:
-        new, edges = self.new, self.new.edges
-        start = new.rule_start[number]
+        edges = self.edges
+        start, accept = self.table[number][START], self.table[number][ACCEPT]
         group = self.group_of[rule]
         complete = {member: self._state() for member in group}
         for member in group:
             shift = self._copy_states(member)
-            edges.extend((self.old.rule_accept[member] + shift, EPSILON, complete[member]))
+            edges.extend((self.old_table[member][ACCEPT] + shift, EPSILON, complete[member]))
             for state in self._initial(member):
                 for k in range(self.offsets[state], self.offsets[state + 1]):
                     label, target = self.labels[k], self.targets[k] + shift
@@ -162,13 +151,13 @@ class _Rewriter:
                             edges.extend((start, CALL | STRICT | self._rule(callee), target))
                     else:
                         edges.extend((start, label, target))
-        edges.extend((complete[rule], EPSILON, new.rule_accept[number]))
+        edges.extend((complete[rule], EPSILON, accept))
         if self.nullable[rule]:
-            edges.extend((start, EPSILON, new.rule_accept[number]))
+            edges.extend((start, EPSILON, accept))
 
     def _initial(self, rule: int) -> list[int]:
         """The states of a rule that are reached before anything is consumed."""
-        found = [self.old.rule_start[rule]]
+        found = [self.old_table[rule][START]]
         seen = set(found)
         for state in found:
             for k in range(self.offsets[state], self.offsets[state + 1]):

@@ -1,0 +1,349 @@
+"""The bodies of a grammar's rules as one list of numbers, in prefix order, for compiled code to walk.
+
+Each node is its kind, its own numbers, and then its parts one after the other:
+
+======== ==================================================================================
+LITERAL  first byte in ``blob``, number of bytes
+SEQUENCE number of parts
+CHOICE   number of parts
+REPEAT   least and most times (-1: any number); one part
+BYTES    number of labels, labels
+CHARS    number of a set of code points (``char_offsets``)
+REF      rule that may be written in place of its call
+CALLED   rule that is always called
+SYMBOL   number of a special token
+GRAPH    number of edges, vertices, start, number of accepting vertices, those, and source and
+         target of each edge; one part for each edge
+======== ==================================================================================
+
+A bag becomes a rule whose program is a graph that is not the bag, but nullable, productive and calling
+from the left as the bag is: only the analysis of the rules looks at it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from vllm_guided.automaton.bag_rules import BagRule, Member
+from vllm_guided.automaton.fragments import Fragment
+from vllm_guided.automaton.utf8 import utf8_fragment
+from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
+from vllm_guided.grammar import ir
+
+LITERAL, SEQUENCE, CHOICE, REPEAT, BYTES, CHARS, REF, CALLED, SYMBOL, GRAPH = range(10)
+
+#: Outputs never get this long, so a larger maximum is no limit and a larger minimum is unreachable.
+COUNT_LIMIT = 1 << 26
+#: No constraint may have more nodes than about this, written out as a tree.
+PROGRAM_LIMIT = 20_000_000
+
+Ints = npt.NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class Program:
+    """The rules that ``grammar.start`` needs, in the order in which they are met; rule 0 is the start.
+
+    Attributes:
+        ops: the program of rule ``r`` begins at ``begins[r]``; -1 for rules that are compiled already.
+        char_offsets: set ``c`` of code points has ``char_inner[c]`` inner states and the edges
+            ``char_edges[char_offsets[c]:char_offsets[c + 1]]`` (see ``utf8_fragment``).
+        shared: rules that are never written in place of a call.
+        plain: rules whose program holds neither bags nor special tokens.
+        refs: of each shared rule with a program, the rules it refers to.
+        compiled: of each rule that is compiled already, what it is.
+    """
+
+    names: list[str] = field(default_factory=list)
+    begins: list[int] = field(default_factory=list)
+    shared: list[bool] = field(default_factory=list)
+    plain: list[bool] = field(default_factory=list)
+    ops: array[int] = field(default_factory=lambda: array("i"))
+    blob: bytearray = field(default_factory=bytearray)
+    char_offsets: list[int] = field(default_factory=lambda: [0])
+    char_inner: list[int] = field(default_factory=list)
+    char_edges: array[int] = field(default_factory=lambda: array("i"))
+    bags: list[BagRule] = field(default_factory=list)
+    symbols: list[ir.SpecialToken] = field(default_factory=list)
+    refs: dict[int, list[int]] = field(default_factory=dict)
+    compiled: dict[int, Fragment] = field(default_factory=dict)
+
+    def length(self, rule: int) -> int:
+        """How many numbers the rule's program has."""
+        return (
+            next((begin for begin in self.begins[rule + 1 :] if begin >= 0), len(self.ops))
+            - self.begins[rule]
+        )
+
+
+def write_program(
+    grammar: ir.Grammar, compiled: Callable[[str], Fragment | None] = lambda _: None
+) -> Program:
+    """The program of ``grammar``.
+
+    Args:
+        compiled: what is known already of a shared rule; such a rule has no program.
+
+    Raises:
+        InvalidConstraint: a Ref names no rule.
+        ConstraintTooComplex: a bag asks for too much, or more than ``PROGRAM_LIMIT`` numbers.
+    """
+    return _Writer(grammar, compiled).write()
+
+
+class _Writer:
+    def __init__(self, grammar: ir.Grammar, compiled: Callable[[str], Fragment | None]) -> None:
+        self.rules = grammar.rules
+        self.start = grammar.start
+        self.compiled = compiled
+        self.program = Program()
+        self.number_of: dict[str, int] = {}
+        self.pending: list[tuple[int, ir.Node]] = []
+        self.char_number: dict[tuple[tuple[int, int], ...], int] = {}
+        self.symbol_number: dict[ir.SpecialToken, int] = {}
+        # Rules of nodes by identity; the nodes are kept alive.
+        self.part_rules: dict[int, int] = {}
+        self.kept: list[ir.Node] = []
+
+    def write(self) -> Program:
+        program = self.program
+        self._new_rule(self.start, self._body(self.start).body, True)
+        self.number_of[self.start] = 0
+        for rule, body in self.pending:  # grows while it is read
+            program.begins[rule] = len(program.ops)
+            if type(body) is ir.Bag:
+                self._bag(rule, body)
+                # Its program is not what it is.
+                program.plain[rule], program.shared[rule] = False, True
+            else:
+                self._write(rule, body)
+        return program
+
+    def _body(self, name: str) -> ir.Rule:
+        rule = self.rules.get(name)
+        if rule is None:
+            raise InvalidConstraint(f"rule {name!r} is used but not defined")
+        return rule
+
+    def _number(self, name: str) -> int:
+        number = self.number_of.get(name)
+        if number is None:
+            rule = self._body(name)
+            known = self.compiled(name) if rule.shared else None
+            number = self.number_of[name] = self._new_rule(name, rule.body, rule.shared, known)
+            if rule.shared and known is None:
+                self.program.refs[number] = []
+        return number
+
+    def _new_rule(self, name: str, body: ir.Node, shared: bool, known: Fragment | None = None) -> int:
+        program = self.program
+        number = len(program.names)
+        program.names.append(name)
+        program.begins.append(-1)
+        program.shared.append(shared)
+        program.plain.append(True)
+        if known is None:
+            self.pending.append((number, body))
+        else:
+            program.compiled[number] = known
+        return number
+
+    def _write(self, rule: int, body: ir.Node) -> None:
+        program, number_of = self.program, self.number_of
+        blob = program.blob
+        ops: list[int] = []
+        refs: list[int] = program.refs.get(rule, [])
+        stack = [body]
+        pop = stack.pop
+        while stack:
+            node = pop()
+            kind = type(node)
+            if kind is ir.Literal:
+                data = node.data  # type: ignore[union-attr]
+                ops += (LITERAL, len(blob), len(data))
+                blob += data
+            elif kind is ir.Sequence:
+                items = node.items  # type: ignore[union-attr]
+                ops += (SEQUENCE, len(items))
+                stack += items[::-1]
+            elif kind is ir.Ref:
+                name = node.name  # type: ignore[union-attr]
+                number = number_of.get(name)
+                if number is None:
+                    number = self._number(name)
+                ops += (REF, number)
+                refs.append(number)
+            elif kind is ir.Choice:
+                options = node.options  # type: ignore[union-attr]
+                ops += (CHOICE, len(options))
+                stack += options[::-1]
+            elif kind is ir.ByteSet:
+                labels = byte_labels(node.mask)  # type: ignore[union-attr]
+                ops += (BYTES, len(labels), *labels)
+            elif kind is ir.Repeat:
+                self._repeat(node, ops, stack)  # type: ignore[arg-type]
+            elif kind is ir.CharSet:
+                ops += (CHARS, self._char_set(node.ranges))  # type: ignore[union-attr]
+            elif kind is ir.Graph:
+                edges = node.edges  # type: ignore[union-attr]
+                ops += _graph_header(node)  # type: ignore[arg-type]
+                stack += [label for _, label, _ in reversed(edges)]
+            elif kind is ir.Bag:
+                ops += (CALLED, self._part(node, "members"))
+                program.plain[rule] = False
+            elif kind is ir.SpecialToken:
+                symbol = self.symbol_number.get(node)  # type: ignore[arg-type]
+                if symbol is None:
+                    symbol = self.symbol_number[node] = len(program.symbols)  # type: ignore[index]
+                    program.symbols.append(node)  # type: ignore[arg-type]
+                ops += (SYMBOL, symbol)
+                program.plain[rule] = False
+            else:
+                raise TypeError(f"not an IR node: {node!r}")
+        self._append(ops)
+
+    def _append(self, ops: list[int]) -> None:
+        self.program.ops.extend(ops)
+        if len(self.program.ops) > PROGRAM_LIMIT:
+            raise ConstraintTooComplex("the constraint is too large; make its rules or alternatives fewer")
+
+    def _repeat(self, node: ir.Repeat, ops: list[int], stack: list[ir.Node]) -> None:
+        minimum, maximum = node.minimum, node.maximum
+        if maximum is None or maximum >= COUNT_LIMIT:
+            maximum = -1
+        elif maximum < minimum or maximum < 0:
+            ops += (CHOICE, 0)
+            return
+        elif maximum == 0:
+            ops += (SEQUENCE, 0)
+            return
+        ops += (REPEAT, min(minimum, COUNT_LIMIT), maximum)
+        stack.append(node.item)
+
+    def _char_set(self, ranges: tuple[tuple[int, int], ...]) -> int:
+        number = self.char_number.get(ranges)
+        if number is None:
+            program = self.program
+            number = self.char_number[ranges] = len(program.char_inner)
+            inner, edges = utf8_fragment(ranges)
+            program.char_inner.append(inner)
+            program.char_edges.extend(edges)
+            program.char_offsets.append(len(program.char_edges))
+        return number
+
+    def _part(self, node: ir.Node, name: str) -> int:
+        """A rule for a bag, or for a part of one."""
+        if type(node) is ir.Ref:
+            return self._number(node.name)
+        rule = self.part_rules.get(id(node))
+        if rule is None:
+            rule = self.part_rules[id(node)] = self._new_rule(name, node, True)
+            self.kept.append(node)
+        return rule
+
+    def _bag(self, rule: int, bag: ir.Bag) -> None:
+        owns = sorted({entry.own for entry in bag.entries if entry.own is not None})
+        group = {own: number for number, own in enumerate(owns)}
+        flags = sorted(bag.required - group.keys())
+        if len(flags) > ir.MAX_WANTED:
+            raise ConstraintTooComplex(
+                f"more than {ir.MAX_WANTED} kinds of members are asked for at one place"
+            )
+        bit = {flag: 1 << number for number, flag in enumerate(flags)}
+        members = []
+        for entry in bag.entries:
+            whole, rest = entry.item, entry.rest
+            if not entry.distinct and rest != ir.EMPTY:
+                whole, rest = ir.Sequence((whole, rest)), ir.EMPTY
+            members.append(
+                Member(
+                    self._part(whole, "member"),
+                    -1 if rest == ir.EMPTY else self._part(rest, "member"),
+                    -1 if entry.own is None else group[entry.own],
+                    sum(bit.get(flag, 0) for flag in entry.flags),
+                    entry.distinct,
+                    entry.first,
+                    -1 if entry.last is None else entry.last,
+                )
+            )  # fmt: skip
+        members.sort(key=lambda member: member.own if member.own >= 0 else len(owns))
+        required = frozenset(group[flag] for flag in bag.required if flag in group)
+        found = BagRule(
+            rule, self._part(bag.separator, "member"), members, len(owns), required, (1 << len(flags)) - 1,
+            bag.minimum, bag.maximum,
+        )  # fmt: skip
+        self.program.bags.append(found)
+        self._append(_bag_graph(found))
+
+
+def _graph_header(graph: ir.Graph) -> list[int]:
+    ends = [vertex for source, _, target in graph.edges for vertex in (source, target)]
+    accepting = sorted(graph.accepting)
+    start, vertices = graph.start, max(ends, default=0) + 1
+    if accepting:
+        vertices = max(vertices, accepting[-1] + 1)
+    vertices = max(vertices, start + 1)
+    if (
+        vertices > 2 * len(ends) + 16
+        or min(ends, default=0) < 0
+        or start < 0
+        or min(accepting, default=0) < 0
+    ):
+        place: dict[int, int] = {}
+        ends = [place.setdefault(vertex, len(place)) for vertex in ends]
+        accepting = [place.setdefault(vertex, len(place)) for vertex in accepting]
+        start = place.setdefault(start, len(place))
+        vertices = len(place)
+    return [GRAPH, len(graph.edges), vertices, start, len(accepting), *accepting, *ends]
+
+
+def _bag_graph(bag: BagRule) -> list[int]:
+    """A graph that is nullable, productive and calls from the left as the bag is."""
+    start, here, vertices = 0, 1, 2
+    ends: list[int] = []
+    labels: list[int] = []
+
+    def member(source: int, member: Member, target: int) -> None:
+        ends.extend((source, target))
+        if member.rest >= 0:
+            labels.extend((SEQUENCE, 2, CALLED, member.rule, CALLED, member.rest))
+        else:
+            labels.extend((CALLED, member.rule))
+
+    for each in bag.members:
+        member(start, each, here)
+    ends.extend((here, start))
+    labels.extend((CALLED, bag.separator))
+    asked = [[each for each in bag.members if each.own == own] for own in sorted(bag.required)]
+    asked += [
+        [each for each in bag.members if each.wanted >> flag & 1] for flag in range(bag.wanted.bit_length())
+    ]
+    for able in asked:
+        there, vertices = vertices, vertices + 1
+        for each in able:
+            member(here, each, there)
+        here = there
+    accepting = [here]
+    if bag.minimum == 0 and not bag.required and not bag.wanted:
+        accepting.append(start)
+    return [GRAPH, len(ends) // 2, vertices, start, len(accepting), *accepting, *ends, *labels]
+
+
+@lru_cache(maxsize=4096)
+def byte_labels(mask: int) -> tuple[int, ...]:
+    """The runs of set bits of a 256-bit mask, as labels."""
+    labels = []
+    low = 0
+    while mask >> low:
+        low += ((mask >> low) & -(mask >> low)).bit_length() - 1
+        rest = mask >> low
+        length = (~rest & (rest + 1)).bit_length() - 1
+        labels.append(low | (low + length - 1) << 8)
+        low += length
+    return tuple(labels)

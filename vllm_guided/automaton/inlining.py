@@ -47,7 +47,7 @@ def _head(ops, at):
     if kind == BYTES:
         return 2 + np.int64(ops[at + 1]), 0
     if kind == GRAPH:
-        return 5 + np.int64(ops[at + 4]) + 2 * np.int64(ops[at + 1]), np.int64(ops[at + 1])
+        return 6 + np.int64(ops[at + 4]) + 3 * np.int64(ops[at + 1]), np.int64(ops[at + 5])
     return 2, 0
 
 
@@ -67,9 +67,14 @@ def _measure(ops, nodes, first, past, wide, inline, rule_size, end, size, stack)
             total = np.int64(wide[ops[at + 1]])
         elif kind == REF and inline[ops[at + 1]]:
             total = rule_size[ops[at + 1]]
-        for _ in range(parts):
-            held -= 1
-            total += size[stack[held]]
+        if kind == GRAPH:
+            for k in range(at + 7 + ops[at + 4], at + head, 3):
+                total += size[stack[held - 1 - ops[k]]]
+        elif parts > 0:
+            for k in range(held - parts, held):
+                total += size[stack[k]]
+        held -= parts
+        if parts > 0:
             behind = end[stack[held]]
         if kind == REPEAT:
             copies = np.int64(ops[at + 1] if ops[at + 2] < 0 else ops[at + 2])

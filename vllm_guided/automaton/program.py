@@ -12,8 +12,8 @@ CHARS    number of a set of code points (``char_offsets``)
 REF      rule that may be written in place of its call
 CALLED   rule that is always called
 SYMBOL   number of a special token
-GRAPH    number of edges, vertices, start, number of accepting vertices, those, and source and
-         target of each edge; one part for each edge
+GRAPH    number of edges, vertices, start, number of accepting vertices, number of labels, the
+         accepting vertices, and source, label and target of each edge; one part for each label
 ======== ==================================================================================
 
 A bag becomes a rule whose program is a graph that is not the bag, but nullable, productive and calling
@@ -191,9 +191,7 @@ class _Writer:
             elif kind is ir.CharSet:
                 ops += (CHARS, self._char_set(node.ranges))  # type: ignore[union-attr]
             elif kind is ir.Graph:
-                edges = node.edges  # type: ignore[union-attr]
-                ops += _graph_header(node)  # type: ignore[arg-type]
-                stack += [label for _, label, _ in reversed(edges)]
+                stack += _graph(node, ops)[::-1]  # type: ignore[arg-type]
             elif kind is ir.Bag:
                 ops += (CALLED, self._part(node, "members"))
                 program.plain[rule] = False
@@ -282,44 +280,53 @@ class _Writer:
         self._append(_bag_graph(found))
 
 
-def _graph_header(graph: ir.Graph) -> list[int]:
-    ends = [vertex for source, _, target in graph.edges for vertex in (source, target)]
-    accepting = sorted(graph.accepting)
-    start, vertices = graph.start, max(ends, default=0) + 1
-    if accepting:
-        vertices = max(vertices, accepting[-1] + 1)
-    vertices = max(vertices, start + 1)
-    if (
-        vertices > 2 * len(ends) + 16
-        or min(ends, default=0) < 0
-        or start < 0
-        or min(accepting, default=0) < 0
-    ):
+def _graph(graph: ir.Graph, ops: list[int]) -> list[ir.Node]:
+    """Write the graph without its labels; the labels, each once as an object."""
+    if not graph.edges:
+        ops += (GRAPH, 0, 1, 0, 1, 0, 0) if graph.start in graph.accepting else (CHOICE, 0)
+        return []
+    sources, labels, targets = zip(*graph.edges, strict=True)
+    start, accepting = graph.start, sorted(graph.accepting)
+    vertices = max(max(sources), max(targets), start, *accepting[-1:]) + 1
+    if vertices > 4 * len(labels) + 16 or min(min(sources), min(targets), start, *accepting[:1]) < 0:
         place: dict[int, int] = {}
-        ends = [place.setdefault(vertex, len(place)) for vertex in ends]
+        sources = tuple([place.setdefault(vertex, len(place)) for vertex in sources])
+        targets = tuple([place.setdefault(vertex, len(place)) for vertex in targets])
         accepting = [place.setdefault(vertex, len(place)) for vertex in accepting]
         start = place.setdefault(start, len(place))
         vertices = len(place)
-    return [GRAPH, len(graph.edges), vertices, start, len(accepting), *accepting, *ends]
+    number: dict[int, int] = {}
+    parts: list[ir.Node] = []
+    numbers: list[int] = []
+    for label in labels:
+        known = number.get(id(label))
+        if known is None:
+            known = number[id(label)] = len(parts)
+            parts.append(label)
+        numbers.append(known)
+    ops += (GRAPH, len(labels), vertices, start, len(accepting), len(parts), *accepting)
+    for edge in zip(sources, numbers, targets, strict=True):
+        ops += edge
+    return parts
 
 
 def _bag_graph(bag: BagRule) -> list[int]:
     """A graph that is nullable, productive and calls from the left as the bag is."""
     start, here, vertices = 0, 1, 2
-    ends: list[int] = []
+    edges: list[int] = []
     labels: list[int] = []
+    number: dict[tuple[int, int], int] = {}
 
-    def member(source: int, member: Member, target: int) -> None:
-        ends.extend((source, target))
-        if member.rest >= 0:
-            labels.extend((SEQUENCE, 2, CALLED, member.rule, CALLED, member.rest))
-        else:
-            labels.extend((CALLED, member.rule))
+    def member(source: int, rule: int, rest: int, target: int) -> None:
+        label = number.get((rule, rest))
+        if label is None:
+            label = number[rule, rest] = len(number)
+            labels.extend((SEQUENCE, 2, CALLED, rule, CALLED, rest) if rest >= 0 else (CALLED, rule))
+        edges.extend((source, label, target))
 
     for each in bag.members:
-        member(start, each, here)
-    ends.extend((here, start))
-    labels.extend((CALLED, bag.separator))
+        member(start, each.rule, each.rest, here)
+    member(here, bag.separator, -1, start)
     asked = [[each for each in bag.members if each.own == own] for own in sorted(bag.required)]
     asked += [
         [each for each in bag.members if each.wanted >> flag & 1] for flag in range(bag.wanted.bit_length())
@@ -327,12 +334,13 @@ def _bag_graph(bag: BagRule) -> list[int]:
     for able in asked:
         there, vertices = vertices, vertices + 1
         for each in able:
-            member(here, each, there)
+            member(here, each.rule, each.rest, there)
         here = there
     accepting = [here]
     if bag.minimum == 0 and not bag.required and not bag.wanted:
         accepting.append(start)
-    return [GRAPH, len(ends) // 2, vertices, start, len(accepting), *accepting, *ends, *labels]
+    header = (GRAPH, len(edges) // 3, vertices, start, len(accepting), len(number))
+    return [*header, *accepting, *edges, *labels]
 
 
 @lru_cache(maxsize=4096)

@@ -227,18 +227,20 @@ def thompson(ops, end, size, inline, blob, begins, char_offsets, char_inner, cha
                 else:
                     used = _edge(edges, used, source, EPSILON, target)
             elif kind == GRAPH:
-                parts = np.int64(ops[at + 1])
-                ends = at + 5 + ops[at + 4]
+                parts, triples = np.int64(ops[at + 1]), at + 6 + ops[at + 4]
                 stack = _with_room(stack, held + 3 * parts)
                 edges = _with_room(edges, used + 3 + 3 * ops[at + 4])
                 used = _edge(edges, used, source, EPSILON, states + ops[at + 3])
                 for i in range(ops[at + 4]):
-                    used = _edge(edges, used, states + ops[at + 5 + i], EPSILON, target)
-                part = ends + 2 * parts
-                for i in range(parts):
-                    _edge(stack, held, part, states + ops[ends + 2 * i], states + ops[ends + 2 * i + 1])
-                    held += 3
+                    used = _edge(edges, used, states + ops[at + 6 + i], EPSILON, target)
+                places = np.empty(ops[at + 5], np.int32)
+                part = triples + 3 * parts
+                for i in range(places.size):
+                    places[i] = part
                     part = np.int64(end[part])
+                for k in range(triples, triples + 3 * parts, 3):
+                    _edge(stack, held, places[ops[k + 1]], states + ops[k], states + ops[k + 2])
+                    held += 3
                 states += ops[at + 2]
             else:
                 edges = _with_room(edges, used + 3)

@@ -59,6 +59,7 @@ FORMATS = [
     (schema(A, max_whitespace_cnt=0), ['{"a":1}'], ['{"a": 1}']),
     (schema(A, max_whitespace_cnt=2), ['{"a":  1}'], ['{"a":   1}']),
     ({"type": "grammar", "grammar": "root ::= [a-c]+"}, ["abc"], ["d", ""]),
+    ({"type": "grammar", "grammar": 'start: A+ "."\nA: "a".."c"'}, ["abc."], ["abc", ""]),
     ({"type": "regex", "pattern": "\\d+"}, ["12"], ["a", "1a"]),
     (text(), ["", "any\nthing é"], []),
     (text("ab", "bc"), ["acb", "a"], ["xaby", "bc"]),

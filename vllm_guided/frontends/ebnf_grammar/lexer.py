@@ -93,9 +93,7 @@ class Lexer:
         if char == "'":
             raise self.fail("a string stands in double quotes, not in single ones", position)
         if self.source.startswith(":=", position) or char == ":":
-            raise self.fail(
-                "a rule is written name ::= ...; for Lark's name: ..., say that it is Lark", position
-            )
+            raise self.fail("a rule is written name ::= ...; name: ... is Lark's", position)
         hint = "a rule ends without a sign, leave it out" if char == ";" else "text stands in double quotes"
         raise self.fail(f"{char!r} is not expected here; {hint}", position)
 

@@ -139,10 +139,11 @@ class Formats:
             raise self.placed(error, pointer(fields.where, "json_schema")) from None
 
     def on_grammar(self, fields: Fields, ends: Ends) -> ir.Node:
-        from vllm_guided.frontends.ebnf import ebnf_grammar
+        """A grammar in EBNF, or in Lark: told apart as where it stands by itself."""
+        from vllm_guided.frontends.detect import grammar_from_text
 
         try:
-            return self.embed(ebnf_grammar(fields.string("grammar")))
+            return self.embed(grammar_from_text(fields.string("grammar")))
         except GrammarError as error:
             raise self.placed(error, pointer(fields.where, "grammar")) from None
 

@@ -30,10 +30,12 @@ def assembled(rules: OwnRules) -> Automaton:
     own = [rule for rule in range(len(nfa.names)) if rule not in fragment_of]
     fragments, number_of, names = _fragments_in_order(rules, own)
     # The automaton's number of each rule; that of a fragment nothing calls does not matter.
-    place = np.zeros(len(nfa.names), np.int32)
-    place[own] = np.arange(len(own), dtype=np.int32)
+    numbers = [0] * len(nfa.names)
+    for number, rule in enumerate(own):
+        numbers[rule] = number
     for rule, fragment in fragment_of.items():
-        place[rule] = number_of.get(fragment.key, 0)
+        numbers[rule] = number_of.get(fragment.key, 0)
+    place = np.array(numbers, np.int32)
 
     sizes, widths = np.diff(rules.rule_offsets), np.diff(rules.callee_offsets)
     columns = [rules.degrees, rules.labels, rules.targets, rules.accepting, rules.callees]
@@ -59,21 +61,16 @@ def assembled(rules: OwnRules) -> Automaton:
     bodies = rules.bodies[own]
     bodies = np.where(bodies >= 0, place[bodies], np.int32(-1))
     counted = [number_of[each.callees[0].key] if each.counter else -1 for each in fragments]
-    arrays: dict[str, Any] = dict(zip(_SPLICED, moves_by_kind, strict=True)) | rules.bags
-    rests = arrays["member_rest"]
+    arrays: dict[str, Any] = dict(zip(_SPLICED, moves_by_kind, strict=True)) | rules.bags.arrays(numbers)
     arrays |= {
         "rule_offsets": rule_offsets,
         "accepting": np.concatenate([accepting, *(each.accepting for each in fragments)]),
         "counter_body": _joined(bodies, counted),
         "counter_minimum": _joined(rules.minima[own], [each.minimum for each in fragments]),
         "counter_maximum": _joined(rules.maxima[own], [each.maximum for each in fragments]),
-        "bag_rule": place[arrays["bag_rule"]],
-        "bag_separator": place[arrays["bag_separator"]],
-        "member_rule": place[arrays["member_rule"]],
-        "member_rest": np.where(rests < 0, np.int32(-1), place[rests]),
     }
     # A start rule that leads nowhere derives only the empty string.
-    leads = bodies[0] >= 0 or 0 in arrays["bag_rule"] or (sizes[0] > 0 and degrees[0] > 0)
+    leads = bodies[0] >= 0 or 0 in rules.bags.rules or (sizes[0] > 0 and degrees[0] > 0)
     return Automaton(
         **arrays,
         rule_keys=(*(rules.keys[rule] for rule in own), *(each.key for each in fragments)),

@@ -6,10 +6,11 @@ A bag owns no states: what it calls next depends on the members it has had, whic
 
 from __future__ import annotations
 
+from array import array
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from vllm_guided.automaton.bag_rules import BagRule
 
@@ -31,77 +32,73 @@ def flag_words(groups: int) -> int:
     return (WANTED_BITS + groups + 63) // 64
 
 
-def bag_arrays(
-    bags: list[BagRule],
-    numbers: npt.NDArray[np.int32],
-    productive: npt.NDArray[np.bool_],
-    nullable: npt.NDArray[np.bool_],
-) -> dict[str, Any]:
-    """The bag and member arrays of an automaton; members with an unproductive rule are left out.
+class Bags:
+    """The bags of a grammar, in the numbers of its NFA; members that derive nothing are left out.
 
-    Args:
-        numbers: what to call the rules, by the numbers that the bags have for them.
-        productive, nullable: by the numbers that the bags have, too.
+    Attributes:
+        rules: the bags' rules.
+        called: the rules that each bag calls, in the order that ``contents`` leaves them out.
+        contents: what tells bags apart that call equal rules.
     """
-    alive = productive.tolist()
-    kept = [
-        [member for member in bag.members if alive[member.rule] and (member.rest < 0 or alive[member.rest])]
-        for bag in bags
-    ]
-    words = [flag_words(bag.groups) for bag in bags]
-    required: list[int] = []
-    for bag, count in zip(bags, words, strict=True):
-        bits = bag.wanted
-        for own in bag.required:
-            bits |= 1 << (WANTED_BITS + own)
-        required.extend(bits >> (64 * word) & ((1 << 64) - 1) for word in range(count))
-    column = np.array([member for members in kept for member in members], np.int32).reshape(
-        -1, len(MEMBER_ARRAYS) - 1
-    )
-    rests = column[:, 1]
-    arrays: dict[str, Any] = {
-        "member_rule": numbers[column[:, 0]],
-        "member_rest": np.where(rests < 0, np.int32(-1), numbers[rests]),
-        "member_skips": ((rests >= 0) & nullable[rests]).astype(np.int32),
-    }
-    for place, name in enumerate(MEMBER_ARRAYS[3:], 2):
-        arrays[name] = np.ascontiguousarray(column[:, place])
-    return arrays | {
-        "bag_rule": numbers[[bag.rule for bag in bags]] if bags else np.zeros(0, np.int32),
-        "bag_separator": numbers[[bag.separator for bag in bags]] if bags else np.zeros(0, np.int32),
-        "bag_skips": np.array([nullable[bag.separator] for bag in bags], np.int32),
-        "bag_minimum": np.array([bag.minimum for bag in bags], np.int32),
-        "bag_maximum": np.array([-1 if bag.maximum is None else bag.maximum for bag in bags], np.int32),
-        "bag_groups": np.array([bag.groups for bag in bags], np.int32),
-        "bag_wanted": np.array([bag.wanted for bag in bags], np.int32),
-        "bag_word_offsets": _offsets(words),
-        "bag_required": np.array(required, np.uint64).view(np.int64),
-        "bag_offsets": _offsets([len(each) for each in kept]),
-    }
+
+    def __init__(
+        self, bags: list[BagRule], number_of: list[int], productive: list[bool], nullable: list[bool]
+    ) -> None:
+        """``number_of`` translates the numbers in ``bags``."""
+        self._bags = bags
+        self.rules = [number_of[bag.rule] for bag in bags]
+        self.called: list[list[int]] = []
+        self.contents: list[bytes] = []
+        self._separators = [number_of[bag.separator] for bag in bags]
+        self._skips = [nullable[separator] for separator in self._separators]
+        self._words = [flag_words(bag.groups) for bag in bags]
+        self._required: list[int] = []
+        self._kept: list[int] = []
+        self._columns: list[list[int]] = [[] for _ in MEMBER_ARRAYS]
+        for bag, separator, words in zip(bags, self._separators, self._words, strict=True):
+            rows: list[tuple[int, ...]] = []
+            for rule, rest, *others in bag.members:
+                item, behind = number_of[rule], number_of[rest] if rest >= 0 else -1
+                if productive[item] and (rest < 0 or productive[behind]):
+                    rows.append((item, behind, behind >= 0 and nullable[behind], *others))
+            columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in MEMBER_ARRAYS]
+            for column, own in zip(self._columns, columns, strict=True):
+                column += own
+            rules, rests, *others = columns
+            bits = bag.wanted
+            for flag in bag.required:
+                bits |= 1 << (WANTED_BITS + flag)
+            self._required += [bits >> (64 * word) & ((1 << 64) - 1) for word in range(words)]
+            self._kept.append(len(rows))
+            self.called.append([separator, *rules, *(rest for rest in rests if rest >= 0)])
+            content = array("q", (bag.minimum, _most(bag), bag.groups, len(rows)))
+            content.extend([rest >= 0 for rest in rests])
+            for column in others:
+                content.extend(column)
+            self.contents.append(b"bag" + content.tobytes() + bits.to_bytes(8 * words, "little"))
+
+    def arrays(self, place: list[int]) -> dict[str, Any]:
+        """The bag and member arrays of an automaton in which rule ``r`` has the number ``place[r]``."""
+        bags = self._bags
+        rules, rests, *others = self._columns
+        columns: dict[str, list[int]] = {
+            "bag_rule": [place[rule] for rule in self.rules],
+            "bag_separator": [place[rule] for rule in self._separators],
+            "bag_skips": [int(skips) for skips in self._skips],
+            "bag_minimum": [bag.minimum for bag in bags],
+            "bag_maximum": [_most(bag) for bag in bags],
+            "bag_groups": [bag.groups for bag in bags],
+            "bag_wanted": [bag.wanted for bag in bags],
+            "bag_word_offsets": [0, *accumulate(self._words)],
+            "bag_offsets": [0, *accumulate(self._kept)],
+            "member_rule": [place[rule] for rule in rules],
+            "member_rest": [place[rest] if rest >= 0 else -1 for rest in rests],
+            **dict(zip(MEMBER_ARRAYS[2:], others, strict=True)),
+        }
+        return {name: np.array(column, np.int32) for name, column in columns.items()} | {
+            "bag_required": np.array(self._required, np.uint64).view(np.int64)
+        }
 
 
-def _offsets(sizes: list[int]) -> npt.NDArray[np.int32]:
-    return np.concatenate([np.zeros(1, np.int32), np.cumsum(sizes, dtype=np.int32)])
-
-
-def called_by_bag(arrays: Any, bag: int) -> list[int]:
-    """The rules that the bag calls, in the order that :func:`bag_content` leaves them out."""
-    low, high = arrays["bag_offsets"][bag], arrays["bag_offsets"][bag + 1]
-    rests = arrays["member_rest"][low:high]
-    called: list[int] = [
-        int(arrays["bag_separator"][bag]),
-        *arrays["member_rule"][low:high].tolist(),
-        *rests[rests >= 0].tolist(),
-    ]
-    return called
-
-
-def bag_content(arrays: Any, bag: int) -> bytes:
-    """What tells two bags apart that call equal rules."""
-    low, high = arrays["bag_offsets"][bag], arrays["bag_offsets"][bag + 1]
-    first, past = arrays["bag_word_offsets"][bag], arrays["bag_word_offsets"][bag + 1]
-    parts = [b"bag", arrays["bag_required"][first:past].tobytes()]
-    parts += [arrays[name][bag : bag + 1].tobytes() for name in ("bag_minimum", "bag_maximum", "bag_groups")]
-    parts.append((arrays["member_rest"][low:high] >= 0).tobytes())
-    parts += [arrays[name][low:high].tobytes() for name in MEMBER_ARRAYS[2:]]
-    return b"|".join(parts)
+def _most(bag: BagRule) -> int:
+    return -1 if bag.maximum is None else bag.maximum

@@ -10,15 +10,14 @@ from numba import types
 
 from vllm_guided.automaton.components import grouped, strong_components
 from vllm_guided.automaton.program import (
-    BYTES,
     CALLED,
-    CHARS,
     CHOICE,
     GRAPH,
     LITERAL,
     REF,
     REPEAT,
     SEQUENCE,
+    SET,
 )
 from vllm_guided.numba_setup import jit
 
@@ -44,8 +43,6 @@ def _head(ops, at):
         return 2, np.int64(ops[at + 1])
     if kind == REPEAT:
         return 3, 1
-    if kind == BYTES:
-        return 2 + np.int64(ops[at + 1]), 0
     if kind == GRAPH:
         return 6 + np.int64(ops[at + 4]) + 3 * np.int64(ops[at + 1]), np.int64(ops[at + 5])
     return 2, 0
@@ -63,7 +60,7 @@ def _measure(ops, nodes, first, past, wide, inline, rule_size, end, size, stack)
         total = np.int64(1)
         if kind == LITERAL:
             total = np.int64(ops[at + 2])
-        elif kind == CHARS:
+        elif kind == SET:
             total = np.int64(wide[ops[at + 1]])
         elif kind == REF and inline[ops[at + 1]]:
             total = rule_size[ops[at + 1]]
@@ -92,7 +89,7 @@ def measured(ops, begins, wide, shared):
 
     Args:
         begins: where each rule's program begins; -1 for a rule without one.
-        wide: about how many edges a set of code points writes.
+        wide: about how many edges a set writes.
         shared: rules that are never inlined.
 
     Returns:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from struct import pack
 
 import numpy as np
 import numpy.typing as npt
@@ -47,15 +48,16 @@ def build_nfa(program: Program, *, counters: bool = True) -> Nfa:
     Raises:
         ConstraintTooComplex: more than ``EDGE_LIMIT`` edges.
     """
-    ops = np.array(program.ops, np.int32)
+    # The fastest way from a list of numbers to an array.
+    ops = np.frombuffer(pack(f"={len(program.ops)}i", *program.ops), np.int32).copy()
     begins = np.array(program.begins, np.int32)
-    inner = np.array(program.char_inner, np.int32)
+    inner = np.array(program.set_inner, np.int32)
     # About how many edges: code points beyond ASCII take more.
     wide = np.where(inner > 0, np.int32(8), np.int32(1))
     end, size, inline = measured(ops, begins, wide, np.array(program.shared, np.bool_))
     edges, table, states = thompson(
         ops, end, size, inline, np.array(program.blob, np.uint8), begins,
-        np.array(program.char_offsets, np.int32), inner, np.array(program.char_edges, np.int32), counters,
+        np.array(program.set_offsets, np.int32), inner, np.array(program.set_edges, np.int32), counters,
     )  # fmt: skip
     if states < 0:
         raise ConstraintTooComplex(

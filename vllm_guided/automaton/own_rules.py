@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from vllm_guided.automaton.bags import bag_arrays, bag_content, called_by_bag
+from vllm_guided.automaton.bags import Bags
 from vllm_guided.automaton.fragments import Fragment
 from vllm_guided.automaton.keys import rule_keys
 from vllm_guided.automaton.labels import TOKEN
@@ -27,7 +27,7 @@ class OwnRules:
 
     Attributes:
         bodies, minima, maxima: counted rule (-1: no counter), least and most (-1: any number).
-        bags: the bag and member arrays.
+        bags: those of the rules that are bags.
         rule_offsets, edge_offsets, labels, targets, accepting, callee_offsets, callees: as ``determinise``
             returns them; degrees: moves by state.
         called: the callees of each rule, whatever it is.
@@ -58,8 +58,7 @@ class OwnRules:
         # A counter's frame never counts an empty body, so a nullable body only has a lower bound of 1.
         at_least_one = np.where(nullable[self.bodies], 1, np.maximum(nfa.table[:, MINIMUM], 1))
         self.minima = np.where(self.bodies >= 0, at_least_one, 0).astype(np.int32)
-        known = nfa.number_of
-        self.bags = bag_arrays(nfa.bags, known, productive[known], nullable[known])
+        self.bags = Bags(nfa.bags, nfa.number_of.tolist(), productive.tolist(), nullable.tolist())
         self.fragment_of: dict[int, Fragment] = dict(nfa.compiled)
         self.called: list[list[int]] = []
         self.keys = self._keys()
@@ -71,13 +70,13 @@ class OwnRules:
         moves = (4 * self.edge_offsets[self.rule_offsets]).tolist()
         callee_offsets, callees = self.callee_offsets.tolist(), self.callees.tolist()
         bodies, minima, maxima = self.bodies.tolist(), self.minima.tolist(), self.maxima.tolist()
-        bags = {rule: number for number, rule in enumerate(self.bags["bag_rule"].tolist())}
+        bags = {rule: number for number, rule in enumerate(self.bags.rules)}
         contents: list[bytes] = []
         for rule, body in enumerate(bodies):
             if body >= 0:
                 content, called = b"counter %d %d" % (minima[rule], maxima[rule]), [body]
             elif rule in bags:
-                content, called = bag_content(self.bags, bags[rule]), called_by_bag(self.bags, bags[rule])
+                content, called = self.bags.contents[bags[rule]], self.bags.called[bags[rule]]
             else:
                 first, past, low, high = states[rule], states[rule + 1], moves[rule], moves[rule + 1]
                 content = b"%d %d " % (past - first, high - low)

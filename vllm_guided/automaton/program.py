@@ -7,8 +7,7 @@ LITERAL  first byte in ``blob``, number of bytes
 SEQUENCE number of parts
 CHOICE   number of parts
 REPEAT   least and most times (-1: any number); one part
-BYTES    number of labels, labels
-CHARS    number of a set of code points (``char_offsets``)
+SET      number of a set of bytes or of code points (``set_offsets``)
 REF      rule that may be written in place of its call
 CALLED   rule that is always called
 SYMBOL   number of a special token
@@ -36,7 +35,7 @@ from vllm_guided.automaton.utf8 import utf8_fragment
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
 from vllm_guided.grammar import ir
 
-LITERAL, SEQUENCE, CHOICE, REPEAT, BYTES, CHARS, REF, CALLED, SYMBOL, GRAPH = range(10)
+LITERAL, SEQUENCE, CHOICE, REPEAT, SET, REF, CALLED, SYMBOL, GRAPH = range(9)
 
 #: Outputs never get this long, so a larger maximum is no limit and a larger minimum is unreachable.
 COUNT_LIMIT = 1 << 26
@@ -52,8 +51,8 @@ class Program:
 
     Attributes:
         ops: the program of rule ``r`` begins at ``begins[r]``; -1 for rules that are compiled already.
-        char_offsets: set ``c`` of code points has ``char_inner[c]`` inner states and the edges
-            ``char_edges[char_offsets[c]:char_offsets[c + 1]]`` (see ``utf8_fragment``).
+        set_offsets: set ``c`` has ``set_inner[c]`` inner states and the edges
+            ``set_edges[set_offsets[c]:set_offsets[c + 1]]`` (see ``utf8_fragment``).
         shared: rules that are never written in place of a call.
         plain: rules whose program holds neither bags nor special tokens.
         refs: of each shared rule with a program, the rules it refers to.
@@ -64,11 +63,11 @@ class Program:
     begins: list[int] = field(default_factory=list)
     shared: list[bool] = field(default_factory=list)
     plain: list[bool] = field(default_factory=list)
-    ops: array[int] = field(default_factory=lambda: array("i"))
+    ops: list[int] = field(default_factory=list)
     blob: bytearray = field(default_factory=bytearray)
-    char_offsets: list[int] = field(default_factory=lambda: [0])
-    char_inner: list[int] = field(default_factory=list)
-    char_edges: array[int] = field(default_factory=lambda: array("i"))
+    set_offsets: list[int] = field(default_factory=lambda: [0])
+    set_inner: list[int] = field(default_factory=list)
+    set_edges: array[int] = field(default_factory=lambda: array("i"))
     bags: list[BagRule] = field(default_factory=list)
     symbols: list[ir.SpecialToken] = field(default_factory=list)
     refs: dict[int, list[int]] = field(default_factory=dict)
@@ -105,10 +104,11 @@ class _Writer:
         self.program = Program()
         self.number_of: dict[str, int] = {}
         self.pending: list[tuple[int, ir.Node]] = []
-        self.char_number: dict[tuple[tuple[int, int], ...], int] = {}
+        self.set_number: dict[int | tuple[tuple[int, int], ...], int] = {}
         self.symbol_number: dict[ir.SpecialToken, int] = {}
-        # Rules of nodes by identity; the nodes are kept alive.
+        # Rules, and programs, of nodes by identity; the nodes are kept alive.
         self.part_rules: dict[int, int] = {}
+        self.repeated_refs: dict[int, tuple[int, ...]] = {}
         self.kept: list[ir.Node] = []
 
     def write(self) -> Program:
@@ -156,8 +156,7 @@ class _Writer:
 
     def _write(self, rule: int, body: ir.Node) -> None:
         program, number_of = self.program, self.number_of
-        blob = program.blob
-        ops: list[int] = []
+        blob, ops = program.blob, program.ops
         refs: list[int] = program.refs.get(rule, [])
         stack = [body]
         pop = stack.pop
@@ -184,12 +183,20 @@ class _Writer:
                 ops += (CHOICE, len(options))
                 stack += options[::-1]
             elif kind is ir.ByteSet:
-                labels = byte_labels(node.mask)  # type: ignore[union-attr]
-                ops += (BYTES, len(labels), *labels)
+                mask = node.mask  # type: ignore[union-attr]
+                number = self.set_number.get(mask)
+                ops += (SET, self._set(mask, byte_fragment(mask)) if number is None else number)
             elif kind is ir.Repeat:
-                self._repeat(node, ops, stack)  # type: ignore[arg-type]
+                known = self.repeated_refs.get(id(node))
+                if known is not None:
+                    ops += known
+                    refs.append(known[-1])
+                else:
+                    self._repeat(node, ops, stack)  # type: ignore[arg-type]
             elif kind is ir.CharSet:
-                ops += (CHARS, self._char_set(node.ranges))  # type: ignore[union-attr]
+                ranges = node.ranges  # type: ignore[union-attr]
+                number = self.set_number.get(ranges)
+                ops += (SET, self._set(ranges, utf8_fragment(ranges)) if number is None else number)
             elif kind is ir.Graph:
                 stack += _graph(node, ops)[::-1]  # type: ignore[arg-type]
             elif kind is ir.Bag:
@@ -204,12 +211,10 @@ class _Writer:
                 program.plain[rule] = False
             else:
                 raise TypeError(f"not an IR node: {node!r}")
-        self._append(ops)
-
-    def _append(self, ops: list[int]) -> None:
-        self.program.ops.extend(ops)
-        if len(self.program.ops) > PROGRAM_LIMIT:
-            raise ConstraintTooComplex("the constraint is too large; make its rules or alternatives fewer")
+            if len(ops) > PROGRAM_LIMIT:
+                raise ConstraintTooComplex(
+                    "the constraint is too large; make its rules or alternatives fewer"
+                )
 
     def _repeat(self, node: ir.Repeat, ops: list[int], stack: list[ir.Node]) -> None:
         minimum, maximum = node.minimum, node.maximum
@@ -221,18 +226,21 @@ class _Writer:
         elif maximum == 0:
             ops += (SEQUENCE, 0)
             return
+        item = node.item
         ops += (REPEAT, min(minimum, COUNT_LIMIT), maximum)
-        stack.append(node.item)
+        stack.append(item)
+        if type(item) is ir.Ref:
+            # The same node stands in many places: blanks between tokens.
+            self.repeated_refs[id(node)] = (*ops[-3:], REF, self._number(item.name))
+            self.kept.append(node)
 
-    def _char_set(self, ranges: tuple[tuple[int, int], ...]) -> int:
-        number = self.char_number.get(ranges)
-        if number is None:
-            program = self.program
-            number = self.char_number[ranges] = len(program.char_inner)
-            inner, edges = utf8_fragment(ranges)
-            program.char_inner.append(inner)
-            program.char_edges.extend(edges)
-            program.char_offsets.append(len(program.char_edges))
+    def _set(self, key: int | tuple[tuple[int, int], ...], fragment: tuple[int, tuple[int, ...]]) -> int:
+        program = self.program
+        number = self.set_number[key] = len(program.set_inner)
+        inner, edges = fragment
+        program.set_inner.append(inner)
+        program.set_edges.extend(edges)
+        program.set_offsets.append(len(program.set_edges))
         return number
 
     def _part(self, node: ir.Node, name: str) -> int:
@@ -277,7 +285,7 @@ class _Writer:
             bag.minimum, bag.maximum,
         )  # fmt: skip
         self.program.bags.append(found)
-        self._append(_bag_graph(found))
+        self.program.ops += _bag_graph(found)
 
 
 def _graph(graph: ir.Graph, ops: list[int]) -> list[ir.Node]:
@@ -344,14 +352,14 @@ def _bag_graph(bag: BagRule) -> list[int]:
 
 
 @lru_cache(maxsize=4096)
-def byte_labels(mask: int) -> tuple[int, ...]:
-    """The runs of set bits of a 256-bit mask, as labels."""
-    labels = []
+def byte_fragment(mask: int) -> tuple[int, tuple[int, ...]]:
+    """One byte of a 256-bit mask, as ``utf8_fragment`` returns it: an edge for each run of bits."""
+    edges: list[int] = []
     low = 0
     while mask >> low:
         low += ((mask >> low) & -(mask >> low)).bit_length() - 1
         rest = mask >> low
         length = (~rest & (rest + 1)).bit_length() - 1
-        labels.append(low | (low + length - 1) << 8)
+        edges += (0, low | (low + length - 1) << 8, 1)
         low += length
-    return tuple(labels)
+    return 0, tuple(edges)

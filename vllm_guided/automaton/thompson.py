@@ -18,15 +18,14 @@ from numba import types
 from vllm_guided.automaton.inlining import UNROLL_LIMIT
 from vllm_guided.automaton.labels import CALL, EPSILON, TOKEN
 from vllm_guided.automaton.program import (
-    BYTES,
     CALLED,
-    CHARS,
     CHOICE,
     GRAPH,
     LITERAL,
     REF,
     REPEAT,
     SEQUENCE,
+    SET,
 )
 from vllm_guided.numba_setup import jit
 
@@ -78,7 +77,7 @@ def _rule(rule, at, table, number_of, body_at, counts):
 @jit(types.Tuple((_ints, _table, types.int64))(
     _ints, _ints, _longs, _bools, types.uint8[::1], _ints, _ints, _ints, _ints, types.boolean,
 ))  # fmt: skip
-def thompson(ops, end, size, inline, blob, begins, char_offsets, char_inner, char_edges, use_counters):
+def thompson(ops, end, size, inline, blob, begins, set_offsets, set_inner, set_edges, use_counters):
     """The automata of rule 0 and all that it calls.
 
     Args:
@@ -170,21 +169,16 @@ def thompson(ops, end, size, inline, blob, begins, char_offsets, char_inner, cha
                     number = _rule(rule, begins[rule], table, number_of, body_at, counts)
                     edges = _with_room(edges, used + 3)
                     used = _edge(edges, used, source, CALL | number, target)
-            elif kind == BYTES:
-                labels = np.int64(ops[at + 1])
-                edges = _with_room(edges, used + 3 * labels)
-                for i in range(labels):
-                    used = _edge(edges, used, source, ops[at + 2 + i], target)
-            elif kind == CHARS:
-                low, high = char_offsets[ops[at + 1]], char_offsets[ops[at + 1] + 1]
+            elif kind == SET:
+                low, high = set_offsets[ops[at + 1]], set_offsets[ops[at + 1] + 1]
                 edges = _with_room(edges, used + high - low)
                 for i in range(low, high, 3):
-                    tail = np.int64(char_edges[i])
-                    head = np.int64(char_edges[i + 2])
+                    tail = np.int64(set_edges[i])
+                    head = np.int64(set_edges[i + 2])
                     tail = source if tail == 0 else target if tail == 1 else states + tail - 2
                     head = source if head == 0 else target if head == 1 else states + head - 2
-                    used = _edge(edges, used, tail, char_edges[i + 1], head)
-                states += char_inner[ops[at + 1]]
+                    used = _edge(edges, used, tail, set_edges[i + 1], head)
+                states += set_inner[ops[at + 1]]
             elif kind == REPEAT:
                 minimum, maximum, item = np.int64(ops[at + 1]), np.int64(ops[at + 2]), at + 3
                 copies = minimum if maximum < 0 else maximum

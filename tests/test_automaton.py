@@ -14,6 +14,7 @@ from vllm_guided.automaton.automaton import ARRAYS, Automaton
 from vllm_guided.automaton.build import build_automaton
 from vllm_guided.automaton.components import grouped, strong_components
 from vllm_guided.automaton.fragments import FRAGMENTS, FragmentCache
+from vllm_guided.automaton.minimise import equivalence_classes
 from vllm_guided.grammar import ir
 
 A, B = ir.text("a"), ir.text("b")
@@ -141,3 +142,37 @@ def test_strong_components(seed: int) -> None:
     for low, high in pairs.tolist():
         assert component[low] == component[high] or place[high] < place[low]
     assert (np.diff(component[order]) >= 0).all()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_equivalence_classes_are_those_of_moore(seed: int) -> None:
+    """Ranges cut at random against refinement byte by byte, on automata of few classes."""
+    random = np.random.default_rng(seed)
+    size = int(random.integers(1, 30))
+    table = random.integers(0, size, (size, 6))
+    table[:, 1:] = np.where(random.random((size, 5)) < 0.6, table[:, :1], table[:, 1:])
+    accepting = random.random(size) < 0.3
+    offsets, labels, heads = [0], [], []
+    for row in table.tolist():
+        low = 0
+        for byte in range(1, 7):
+            # Equal neighbours are one range or two.
+            if byte == 6 or row[byte] != row[low] or random.random() < 0.3:
+                labels.append(low | (byte - 1) << 8)
+                heads.append(row[low])
+                low = byte
+        offsets.append(len(labels))
+    arrays = (np.array(each, np.int32) for each in (offsets, labels, heads))
+    found = equivalence_classes(size, *arrays, accepting)
+    classes = accepting.astype(int).tolist()
+    while True:
+        signs = [(classes[s], *(classes[t] for t in table[s])) for s in range(size)]
+        place = {sign: number for number, sign in enumerate(dict.fromkeys(signs))}
+        refined = [place[sign] for sign in signs]
+        if len(place) == len(set(classes)):
+            break
+        classes = refined
+    assert (
+        len(set(found.tolist())) == len(set(zip(found.tolist(), classes, strict=True))) == len(set(classes))
+    )
+    assert sorted(set(found.tolist())) == list(range(len(set(classes))))

@@ -122,6 +122,19 @@ def has_look(expression: Expression) -> bool:
             return False
 
 
+def largest_count(expression: Expression) -> int:
+    """The largest number of times that anything in the expression is repeated, lookarounds included."""
+    match expression:
+        case Look(item):
+            return largest_count(item)
+        case Concat(parts) | Alternation(parts):
+            return max(map(largest_count, parts), default=0)
+        case Repetition(item, minimum, maximum):
+            return max(minimum, maximum or 0, largest_count(item))
+        case _:
+            return 0
+
+
 def has_look_behind(expression: Expression) -> bool:
     """Whether a lookbehind is anywhere in the expression, bodies of lookarounds included."""
     return _has_direction(expression, behind=True)

@@ -14,7 +14,7 @@ Both are exact. Comes in: an expression. Goes out: rows of targets by class (-1:
 from __future__ import annotations
 
 from vllm_guided.automaton.char_diagrams import FALSE, TRUE, Diagrams
-from vllm_guided.automaton.char_expression import Expression
+from vllm_guided.automaton.char_expression import Expression, largest_count
 from vllm_guided.automaton.char_sets import Partition
 from vllm_guided.automaton.char_terms import EMPTY_TERM, RepetitionItem, Terms
 from vllm_guided.errors import ConstraintTooComplex
@@ -34,6 +34,9 @@ def determinised(expression: Expression, max_states: int) -> tuple[Partition, Ro
         ConstraintTooComplex: more than ``max_states`` states.
     """
     terms = Terms(expression, max_states * WORK_PER_STATE)
+    if terms.looks and largest_count(expression) > max_states:
+        # Each count is a state here, and a slow one: no need to make the first ten thousand to see that.
+        raise too_many_states(max_states)
     builder: _Subsets | _Functions = (_Functions if terms.looks else _Subsets)(terms, max_states)
     return terms.partition, *_explore(builder, terms.partition.count, max_states)
 

@@ -103,6 +103,8 @@ KINDS = {
             'UnsupportedConstraint("excludes cannot be honoured',
         ),
     ),
+    # its limits need large schemas, so nothing is asked of its modules
+    "json_schema": Kind("frontends.json_schema:json_schema_grammar", ()),
     "choice": Kind("frontends.choice:choice_grammar", ("frontends/choice.py",)),
     "grammar": Kind("frontends.detect:grammar_from_text", ("frontends/detect.py",)),
 }

@@ -57,10 +57,10 @@ class Bags:
         self._columns: list[list[int]] = [[] for _ in MEMBER_ARRAYS]
         for bag, separator, words in zip(bags, self._separators, self._words, strict=True):
             rows: list[tuple[int, ...]] = []
-            for rule, rest, *others in bag.members:
+            for rule, rest, *facts in bag.members:
                 item, behind = number_of[rule], number_of[rest] if rest >= 0 else -1
                 if productive[item] and (rest < 0 or productive[behind]):
-                    rows.append((item, behind, behind >= 0 and nullable[behind], *others))
+                    rows.append((item, behind, behind >= 0 and nullable[behind], *facts))
             columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in MEMBER_ARRAYS]
             for column, own in zip(self._columns, columns, strict=True):
                 column += own

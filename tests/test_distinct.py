@@ -21,7 +21,7 @@ def mask_slowly(matcher: vg.GrammarMatcher, words: Words) -> set[int]:
     """The mask, every token tried."""
     size = len(words.token_bytes)
     bitmask = vg.allocate_token_bitmask(1, size)
-    entry.fill_slowly(matcher._runtime.arena, matcher._history[-1], bitmask, 0)
+    entry.fill_slowly(matcher._runtime.address, matcher._history[-1], bitmask, 0)
     return bits_of(bitmask[0], size)
 
 

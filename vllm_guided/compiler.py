@@ -81,7 +81,7 @@ class GrammarCompiler:
     def __init__(self, vocabulary: Vocabulary, *, max_bytes: int = RUNTIME_BYTES) -> None:
         self.vocabulary = vocabulary
         self.max_bytes = max_bytes
-        self._runtime = Runtime(vocabulary)
+        self._runtime = Runtime(vocabulary, max_bytes)
         self._lock = threading.Lock()
         self._grammars: OrderedDict[bytes, CompiledGrammar] = OrderedDict()
 
@@ -90,7 +90,7 @@ class GrammarCompiler:
         if self._runtime.nbytes > self.max_bytes:
             with self._lock:
                 if self._runtime.nbytes > self.max_bytes:
-                    self._runtime = Runtime(self.vocabulary)
+                    self._runtime = Runtime(self.vocabulary, self.max_bytes)
         return self._runtime
 
     def compile_json_schema(

@@ -17,6 +17,7 @@ stack_*     sets of stacks: (state to return to, set of stacks below) by state, 
 union_*     unions of sets of stacks met so far
 config_*    configurations: (state, set of stacks) by state, with flags, closed under calls and returns
 map_*       byte-class maps, shared by configurations; ``next`` holds their transitions by class
+slice_*, pure_*  rows of tokens by their bytes (``slices.py``)
 tier1_*     masks per automaton state with an unknown stack below (DESIGN.md, "Two tiers of masks")
 suffix_*    small tries of what is left of a token when it leaves the frame
 mask_*      finished masks: a dense row and a list of further token ids
@@ -30,10 +31,14 @@ rows        dense rows, ``words`` int32 each
 from __future__ import annotations
 
 import numpy as np
+from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.experimental import structref
+from numba.extending import intrinsic
 
 from vllm_guided.numba_setup import jit
+from vllm_guided.runtime.borrowing import RETIRED_LIMIT, View, address_of, view_at
 
 #: State ids from here on stand for a counter and its count.
 VIRTUAL = 1 << 30
@@ -64,19 +69,27 @@ BEFORE = 1
 ITEM_LIMIT = 1 << 14
 UNION_DEPTH = 1 << 12
 
+#: ``counter_maximum``: without limit; the counter never ends (it loops, and its frame cannot be left).
+UNLIMITED = -1
+NEVER = -2
+
 _ints = types.int32[::1]
 _bytes = types.uint8[::1]
 
 ARRAY_FIELDS: dict[str, types.Type] = {
+    "retired": types.int64[::1],
     "trie_byte": _bytes, "trie_depth": _ints, "trie_next": _ints, "trie_token_start": _ints,
-    "trie_tokens": _ints,
+    "trie_tokens": _ints, "trie_below": types.uint64[::1], "trie_height": _bytes, "byte_weight": _ints,
+    "slice_rows": _ints, "pure_low": types.uint64[::1], "pure_high": types.uint64[::1],
+    "pure_wide": types.boolean[::1], "pure_row": _ints,
     "token_offsets": types.int64[::1], "token_data": _bytes, "stop_tokens": _ints,
     "edge_offsets": _ints, "edge_low": _bytes, "edge_high": _bytes, "edge_target": _ints,
     "call_offsets": _ints, "call_start": _ints, "call_return": _ints,
     "tok_offsets": _ints, "tok_set": _ints, "tok_target": _ints, "accepting": _bytes,
-    "state_map": _ints,
+    "state_map": _ints, "state_code": types.uint64[::1], "state_table": _ints,
     "set_offsets": _ints, "set_tokens": _ints,
     "counter_base": _ints, "counter_minimum": _ints, "counter_maximum": _ints, "counter_body": _ints,
+    "counter_twins": _ints,
     "bag_separator": _ints, "bag_skips": _bytes, "bag_minimum": _ints, "bag_maximum": _ints,
     "bag_groups": _ints,
     "bag_wanted": _ints, "bag_clamp": _ints, "bag_distinct": _bytes, "bag_free": _bytes,
@@ -101,19 +114,27 @@ ARRAY_FIELDS: dict[str, types.Type] = {
     "neighbours": _bytes, "trie_child": _ints,
     "near_bytes": _bytes, "member_reading": _ints, "config_room": _ints,
     "stack_mode": _bytes, "stack_plain": _ints, "config_tape": _ints, "config_plain": _ints,
-    "config_cut": _ints, "config_cut_count": _ints, "visit_mark": _ints, "visit_value": _ints,
+    "config_cut": _ints, "config_cut_count": _ints, "config_twin": _ints, "config_slack": _ints,
+    "config_byte": _ints, "config_after": _ints, "config_code": _ints, "stack_code": _ints,
+    "mask_code": _ints,
+    "visit_mark": _ints, "visit_value": _ints,
     "stack_offsets": _ints, "stack_state": _ints, "stack_below": _ints, "stack_flags": _bytes,
     "stack_table": _ints, "union_key": types.int64[::1], "union_value": _ints, "one_key": types.int64[::1],
     "config_offsets": _ints, "item_state": _ints, "item_stack": _ints, "config_flags": _bytes,
     "config_map": _ints, "config_row": _ints, "config_mask": _ints, "config_tier1": _ints,
     "config_table": _ints,
     "map_class": _bytes, "map_size": _ints, "map_table": _ints, "next": _ints,
-    "tier1_row": _ints, "tier1_ids": _ints, "tier1_id_count": _ints, "tier1_suffix": _ints,
-    "tier1_suffix_count": _ints,
+    "tier1_row": _ints, "tier1_ids": _ints, "tier1_id_count": _ints, "tier1_less": _ints,
+    "tier1_less_count": _ints, "tier1_rests": _ints, "tier1_shared": _ints, "tier1_drop": _ints,
+    "tier1_drop_count": _ints, "tier1_allowed": _ints,
     "suffix_byte": _bytes, "suffix_depth": _ints, "suffix_next": _ints, "suffix_ids": _ints,
     "suffix_id_count": _ints,
-    "mask_offsets": _ints, "mask_pairs": _ints, "mask_row": _ints, "mask_ids": _ints,
-    "mask_id_count": _ints, "mask_any": _bytes, "mask_own": _bytes, "mask_table": _ints,
+    "rests_offsets": _ints, "rests_escape_offsets": _ints, "rests_escapes": _ints,
+    "run_key": types.int64[::1], "run_ids": _ints, "run_id_count": _ints,
+    "mask_offsets": _ints, "mask_pairs": _ints, "mask_row": _ints, "mask_less": _ints,
+    "mask_less_count": _ints,
+    "mask_list_offsets": _ints, "list_ids": _ints, "list_id_count": _ints,
+    "mask_any": _bytes, "mask_own": _bytes, "mask_table": _ints,
     "ids": _ints, "rows": _ints,
     "work_state": _ints, "work_stack": _ints, "work_key": types.int64[::1], "work_pending": _bytes,
     "work_queue": _ints, "seen_state": _ints, "seen_place": _ints, "seen_mark": _ints,
@@ -121,44 +142,105 @@ ARRAY_FIELDS: dict[str, types.Type] = {
 }  # fmt: skip
 
 COUNT_FIELDS = (
+    "retired_count",
     "words", "longest_token", "state_count", "edge_count", "call_count", "tok_count", "set_count", "set_size",
     "counter_count", "stack_count", "stack_size", "union_count", "config_count", "map_count", "next_count",
-    "tier1_count", "suffix_count", "mask_count", "id_count", "row_count", "mark", "work_count",
+    "tier1_count", "suffix_count", "rests_count", "run_count", "pure_count", "mask_count", "id_count",
+    "row_count", "mark", "work_count",
     "queue_count", "overflowed", "bag_count", "distinct_count", "situation_count", "flagset_count",
-    "text_count", "used_count", "tape", "visit", "most_commas", "tail_count", "pair_count",
+    "state_entries", "text_count", "used_count", "tape", "visit", "most_commas", "tail_count", "pair_count",
     "bags_looked_at", "odd_bags",
 )  # fmt: skip
 
 
 @structref.register
-class ArenaType(types.StructRef):  # type: ignore[misc]
-    """numba's view of an arena."""
+class OwnerType(types.StructRef):  # type: ignore[misc]
+    """numba's type of an arena as Python holds it."""
 
 
 class Arena(structref.StructRefProxy):  # type: ignore[misc]
-    """Python's handle of an arena; made by :func:`new_arena`, opaque otherwise."""
+    """Python's handle of an arena; made by :func:`new_arena`, opaque otherwise. It keeps the arena alive."""
 
 
-_FIELDS = [*ARRAY_FIELDS.items(), *((name, types.int64) for name in COUNT_FIELDS)]
-structref.define_boxing(ArenaType, Arena)
-arena_type = ArenaType(_FIELDS)
+structref.define_boxing(OwnerType, Arena)
+owner_type = OwnerType([*ARRAY_FIELDS.items(), *((name, types.int64) for name in COUNT_FIELDS)])
+#: What compiled functions work on.
+arena_type = View("Arena", owner_type)
+#: The arena at an address. Functions that Python calls take the address: to look into a struct costs numba's
+#: dispatcher 0.4 to 0.8 us a call, an integer 0.05.
+arena_at = view_at(arena_type)
 
 
-@jit()
-def copy_into(target, place, source, start, count):
-    """``target[place : place + count] = source[start : start + count]``.
+@jit(types.int64(owner_type))
+def address(owner):
+    """The address of an arena, for the functions of ``entry.py``; valid while ``owner`` is referenced."""
+    return address_of(owner)
 
-    Spelt out: numba's slice assignment brings shape checks and their messages into every function.
+
+def _pointer(context, builder, array_type, array, place):
+    """A pointer to entry ``place`` of a contiguous array, and the size of an entry in bytes."""
+    struct = context.make_array(array_type)(context, builder, value=array)
+    size = context.get_abi_sizeof(context.get_data_type(array_type.dtype))
+    return builder.gep(struct.data, [place]), size
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def copy_into(typing_context, target, place, source, start, count):
+    """``target[place : place + count] = source[start : start + count]`` for arrays that do not overlap.
+
+    By memcpy: numba's loops and slices with a variable begin take up to six times as long, since they look
+    for negative indices.
     """
-    for k in range(count):
-        target[place + k] = source[start + k]
+    signature = types.void(target, types.int64, source, types.int64, types.int64)
+
+    def code(context, builder, signature, arguments):
+        to, size = _pointer(context, builder, signature.args[0], arguments[0], arguments[1])
+        origin, _ = _pointer(context, builder, signature.args[2], arguments[2], arguments[3])
+        cgutils.raw_memcpy(builder, to, origin, arguments[4], size)
+        return context.get_dummy_value()
+
+    return signature, code
 
 
-@jit()
-def fill_with(target, place, count, value):
-    """``target[place : place + count] = value``."""
-    for k in range(count):
-        target[place + k] = value
+def _filling(value):
+    """An intrinsic ``fill(target, place, count)`` that sets every byte of the entries to ``value``."""
+
+    def fill(typing_context, target, place, count):
+        signature = types.void(target, types.int64, types.int64)
+
+        def code(context, builder, signature, arguments):
+            to, size = _pointer(context, builder, signature.args[0], arguments[0], arguments[1])
+            length = builder.mul(arguments[2], arguments[2].type(size))
+            cgutils.memset(builder, to, length, value)
+            return context.get_dummy_value()
+
+        return signature, code
+
+    return intrinsic(fill)
+
+
+#: ``clear(target, place, count)``: entries become 0.
+clear = _filling(0)
+#: ``set_all(target, place, count)``: every bit of the entries becomes 1 (entries of signed types -1).
+set_all = _filling(0xFF)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def same_bytes(typing_context, one, place, other, start, count):
+    """Whether ``one[place : place + count] == other[start : start + count]``, by memcmp."""
+    signature = types.boolean(one, types.int64, other, types.int64, types.int64)
+
+    def code(context, builder, signature, arguments):
+        left, size = _pointer(context, builder, signature.args[0], arguments[0], arguments[1])
+        right, _ = _pointer(context, builder, signature.args[2], arguments[2], arguments[3])
+        length = builder.mul(arguments[4], arguments[4].type(size))
+        pointer, word = cgutils.voidptr_t, length.type
+        kind = ir.FunctionType(ir.IntType(32), [pointer, pointer, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "memcmp")
+        left, right = builder.bitcast(left, pointer), builder.bitcast(right, pointer)
+        return builder.icmp_signed("==", builder.call(function, [left, right, length]), ir.IntType(32)(0))
+
+    return signature, code
 
 
 @jit()
@@ -172,21 +254,38 @@ def with_room(values, need):
 
 
 @jit(
-    arena_type(
-        _bytes, _ints, _ints, _ints, _ints, types.int64[::1], _bytes, _ints, types.int64, types.int64,
+    owner_type(
+        _bytes, _ints, _ints, _ints, _ints, types.uint64[::1], _bytes, _ints, _ints, types.int64[::1], _bytes,
+        _ints, types.int64, types.int64, types.int64,
     )
 )  # fmt: skip
 def new_arena(
-    trie_byte, trie_depth, trie_next, trie_token_start, trie_tokens, token_offsets, token_data, stop_tokens,
-    words, longest_token,
+    trie_byte, trie_depth, trie_next, trie_token_start, trie_tokens, trie_below, trie_height, byte_weight,
+    slice_rows, token_offsets, token_data, stop_tokens, words, longest_token, reserve,
 ):  # fmt: skip
-    """An empty arena for a vocabulary; ``words`` int32 words make a row."""
-    arena = structref.new(arena_type)
+    """An empty arena for a vocabulary; ``words`` int32 words make a row.
+
+    ``reserve``: bytes that it is expected to grow to. Address space is taken for what may fill them, so that
+    the large arrays are not copied while requests wait; memory is taken only as it is used.
+    """
+    many = max(1024, reserve >> 9)
+    moves = max(8192, reserve >> 5)
+    owner = structref.new(owner_type)
+    arena = arena_at(address_of(owner))
+    arena.retired = np.zeros(RETIRED_LIMIT, np.int64)
     arena.trie_byte = trie_byte
     arena.trie_depth = trie_depth
     arena.trie_next = trie_next
     arena.trie_token_start = trie_token_start
     arena.trie_tokens = trie_tokens
+    arena.trie_below = trie_below
+    arena.trie_height = trie_height
+    arena.byte_weight = byte_weight
+    arena.slice_rows = slice_rows
+    arena.pure_low = np.empty(8, np.uint64)
+    arena.pure_high = np.empty(8, np.uint64)
+    arena.pure_wide = np.empty(8, np.bool_)
+    arena.pure_row = np.empty(8, np.int32)
     arena.token_offsets = token_offsets
     arena.token_data = token_data
     arena.stop_tokens = stop_tokens
@@ -204,12 +303,15 @@ def new_arena(
     arena.tok_target = np.empty(16, np.int32)
     arena.accepting = np.empty(256, np.uint8)
     arena.state_map = np.empty(256, np.int32)
+    arena.state_code = np.empty(256, np.uint64)
+    arena.state_table = np.full(1024, -1, np.int32)
     arena.set_offsets = np.zeros(17, np.int32)
     arena.set_tokens = np.empty(16, np.int32)
     arena.counter_base = np.empty(16, np.int32)
     arena.counter_minimum = np.empty(16, np.int32)
     arena.counter_maximum = np.empty(16, np.int32)
     arena.counter_body = np.empty(16, np.int32)
+    arena.counter_twins = np.empty(16, np.int32)
     arena.bag_separator = np.empty(16, np.int32)
     arena.bag_skips = np.empty(16, np.uint8)
     arena.bag_minimum = np.empty(16, np.int32)
@@ -281,19 +383,21 @@ def new_arena(
     arena.trie_child = np.zeros(1, np.int32)
     arena.near_bytes = np.zeros(1, np.uint8)
     arena.member_reading = np.full(16, -1, np.int32)
-    arena.config_room = np.full(1024, -1, np.int32)
-    arena.stack_mode = np.zeros(1024, np.uint8)
-    arena.stack_plain = np.full(1024, -1, np.int32)
-    arena.config_tape = np.zeros(1024, np.int32)
-    arena.config_plain = np.full(1024, -1, np.int32)
-    arena.config_cut = np.zeros(1024, np.int32)
-    arena.config_cut_count = np.full(1024, -1, np.int32)
+    arena.config_room = np.empty(many, np.int32)
+    arena.stack_mode = np.empty(many, np.uint8)
+    arena.stack_plain = np.empty(many, np.int32)
+    arena.config_tape = np.empty(many, np.int32)
+    arena.config_plain = np.empty(many, np.int32)
+    arena.config_cut = np.empty(many, np.int32)
+    arena.config_cut_count = np.empty(many, np.int32)
+    arena.config_twin = np.empty(many, np.int32)
+    arena.config_slack = np.empty(many, np.int32)
     arena.visit_mark = np.zeros(1, np.int32)
     arena.visit_value = np.zeros(1, np.int32)
-    arena.stack_offsets = np.zeros(1025, np.int32)
-    arena.stack_state = np.zeros(1024, np.int32)
-    arena.stack_below = np.zeros(1024, np.int32)
-    arena.stack_flags = np.zeros(1024, np.uint8)
+    arena.stack_offsets = np.empty(many + 1, np.int32)
+    arena.stack_state = np.empty(2 * many, np.int32)
+    arena.stack_below = np.empty(2 * many, np.int32)
+    arena.stack_flags = np.empty(many, np.uint8)
     arena.stack_flags[BOTTOM] = FINAL
     arena.stack_flags[UNKNOWN] = ESCAPE
     arena.stack_table = np.full(4096, -1, np.int32)
@@ -301,40 +405,54 @@ def new_arena(
     arena.union_key = np.full(1024, -1, np.int64)
     arena.union_value = np.empty(1024, np.int32)
     arena.one_key = np.empty(1, np.int64)
-    arena.config_offsets = np.zeros(1025, np.int32)
-    arena.item_state = np.empty(2048, np.int32)
-    arena.item_stack = np.empty(2048, np.int32)
-    arena.config_flags = np.zeros(1024, np.uint8)
-    arena.config_map = np.full(1024, -1, np.int32)
-    arena.config_row = np.full(1024, -1, np.int32)
-    arena.config_mask = np.full(1024, -1, np.int32)
-    arena.config_tier1 = np.full(1024, -1, np.int32)
+    arena.config_offsets = np.empty(many + 1, np.int32)
+    arena.item_state = np.empty(2 * many, np.int32)
+    arena.item_stack = np.empty(2 * many, np.int32)
+    arena.config_flags = np.empty(many, np.uint8)
+    arena.config_map = np.empty(many, np.int32)
+    arena.config_row = np.empty(many, np.int32)
+    arena.config_mask = np.empty(many, np.int32)
+    arena.config_tier1 = np.empty(many, np.int32)
     arena.config_table = np.full(4096, -1, np.int32)
     arena.config_count = 2
     arena.map_class = np.empty(64 * 256, np.uint8)
     arena.map_size = np.empty(64, np.int32)
     arena.map_table = np.full(256, -1, np.int32)
-    arena.next = np.empty(8192, np.int32)
+    arena.next = np.empty(moves, np.int32)
     arena.tier1_row = np.empty(256, np.int32)
     arena.tier1_ids = np.empty(256, np.int32)
     arena.tier1_id_count = np.empty(256, np.int32)
-    arena.tier1_suffix = np.empty(256, np.int32)
-    arena.tier1_suffix_count = np.empty(256, np.int32)
+    arena.tier1_less = np.empty(256, np.int32)
+    arena.tier1_less_count = np.empty(256, np.int32)
+    arena.tier1_rests = np.empty(256, np.int32)
+    arena.tier1_shared = np.empty(256, np.int32)
+    arena.tier1_drop = np.empty(256, np.int32)
+    arena.tier1_drop_count = np.empty(256, np.int32)
+    arena.tier1_allowed = np.empty(256, np.int32)
     arena.suffix_byte = np.empty(1024, np.uint8)
     arena.suffix_depth = np.empty(1024, np.int32)
     arena.suffix_next = np.empty(1024, np.int32)
     arena.suffix_ids = np.empty(1024, np.int32)
     arena.suffix_id_count = np.empty(1024, np.int32)
+    arena.rests_offsets = np.zeros(65, np.int32)
+    arena.rests_escape_offsets = np.zeros(65, np.int32)
+    arena.rests_escapes = np.empty(1024, np.int32)
+    arena.run_key = np.full(1024, -1, np.int64)
+    arena.run_ids = np.empty(1024, np.int32)
+    arena.run_id_count = np.empty(1024, np.int32)
     arena.mask_offsets = np.zeros(257, np.int32)
     arena.mask_pairs = np.empty(512, np.int32)
     arena.mask_row = np.empty(256, np.int32)
-    arena.mask_ids = np.empty(256, np.int32)
-    arena.mask_id_count = np.empty(256, np.int32)
+    arena.mask_less = np.empty(256, np.int32)
+    arena.mask_less_count = np.empty(256, np.int32)
+    arena.mask_list_offsets = np.zeros(257, np.int32)
+    arena.list_ids = np.empty(512, np.int32)
+    arena.list_id_count = np.empty(512, np.int32)
     arena.mask_any = np.empty(256, np.uint8)
     arena.mask_own = np.empty(256, np.uint8)
     arena.mask_table = np.full(1024, -1, np.int32)
-    arena.ids = np.empty(4096, np.int32)
-    arena.rows = np.empty(16 * words, np.int32)
+    arena.ids = np.empty(moves, np.int32)
+    arena.rows = np.empty(max(16 * words, reserve >> 2), np.int32)
     arena.work_state = np.empty(256, np.int32)
     arena.work_stack = np.empty(256, np.int32)
     arena.work_key = np.empty(256, np.int64)
@@ -346,48 +464,95 @@ def new_arena(
     arena.scratch_row = np.zeros(words, np.int32)
     arena.path = np.zeros(longest_token + 3, np.int32)
     arena.path_byte = np.zeros(longest_token + 3, np.uint8)
-    return arena
+    # The first configurations and sets of stacks have fixed numbers.
+    arena.config_code = np.empty(many, np.int32)
+    arena.config_byte = np.empty(many, np.int32)
+    arena.config_after = np.empty(many, np.int32)
+    arena.stack_code = np.empty(many, np.int32)
+    arena.mask_code = np.empty(256, np.int32)
+    for first in range(2):
+        arena.config_offsets[first] = 0
+        arena.stack_offsets[first] = 0
+        arena.stack_mode[first] = 0
+        arena.stack_plain[first] = -1
+        arena.config_tape[first] = 0
+        arena.config_plain[first] = -1
+        arena.config_cut[first] = 0
+        arena.config_cut_count[first] = -1
+        arena.config_room[first] = -1
+        arena.config_twin[first] = -1
+        arena.config_slack[first] = 0
+        arena.config_flags[first] = 0
+        arena.config_map[first] = -1
+        arena.config_byte[first] = -1
+        arena.config_row[first] = -1
+        arena.config_mask[first] = -1
+        arena.config_tier1[first] = -1
+    arena.config_offsets[2] = 0
+    arena.stack_offsets[2] = 0
+    return owner
+
+
+@jit()
+def rehashed(table, codes, first, past):
+    """A hash table of twice the size for entries ``first`` to ``past``, by their codes."""
+    grown = np.empty(2 * table.size, np.int32)
+    set_all(grown, 0, grown.size)
+    size = np.int64(grown.size - 1)
+    for number in range(first, past):
+        slot = np.int64(codes[number]) & size
+        while grown[slot] >= 0:
+            slot = (slot + 1) & size
+        grown[slot] = number
+    return grown
 
 
 @jit(types.int64[::1](arena_type))
 def sizes(arena):
-    """Bytes held, and the numbers of states, stacks, configurations, tier-1 masks, masks, rows; overflow."""
+    """Bytes in use, and the numbers of states, stacks, configurations, tier-1 masks, masks, rows; overflow.
+
+    What is only reserved does not count.
+    """
     held = (
-        4 * (arena.edge_offsets.size + arena.call_offsets.size + arena.tok_offsets.size)
-        + arena.edge_low.size * 6
-        + arena.call_start.size * 8
-        + arena.tok_set.size * 8
-        + arena.state_map.size * 5
-        + arena.set_tokens.size * 4
-        + arena.counter_base.size * 16
+        arena.state_count * 29
+        + arena.edge_count * 6
+        + (arena.call_count + arena.tok_count) * 8
+        + arena.state_table.size * 4
+        + arena.set_size * 4
+        + arena.counter_count * 20
         + arena.bag_separator.size * 37
         + arena.member_start.size * 32
-        + arena.situation_bag.size * 24
+        + arena.situation_count * 24
         + arena.situation_table.size * 4
         + arena.flagset_words.size * 8
         + arena.flagset_table.size * 4
-        + arena.text_parent.size * 31
+        + arena.text_count * 31
         + arena.text_table.size * 4
-        + arena.used_parent.size * 24
+        + arena.used_count * 24
         + arena.used_table.size * 4
         + arena.tail_byte.size * 21
         + arena.neighbours.size
         + arena.near_bytes.size
-        + arena.stack_offsets.size * 10
-        + arena.stack_state.size * 8
+        + arena.stack_count * 14
+        + arena.stack_size * 8
         + arena.stack_table.size * 4
         + arena.union_key.size * 12
-        + arena.config_offsets.size * 41
-        + arena.item_state.size * 8
+        + arena.config_count * 61
+        + np.int64(arena.config_offsets[arena.config_count]) * 8
         + arena.config_table.size * 4
-        + arena.map_class.size
-        + arena.next.size * 4
-        + arena.tier1_row.size * 20
-        + arena.suffix_byte.size * 17
-        + arena.mask_row.size * 20
+        + arena.map_count * 260
+        + arena.next_count * 4
+        + arena.tier1_count * 40
+        + arena.rests_count * 8
+        + arena.rests_escapes.size * 4
+        + arena.run_key.size * 16
+        + arena.pure_count * 21
+        + arena.suffix_count * 17
+        + arena.mask_count * 30
+        + arena.list_ids.size * 8
         + arena.mask_pairs.size * 4
-        + arena.ids.size * 4
-        + arena.rows.size * 4
+        + arena.id_count * 4
+        + arena.row_count * arena.words * 4
         + arena.work_state.size * 17
         + arena.work_queue.size * 4
         + arena.seen_state.size * 12

@@ -7,7 +7,9 @@ extend it hold the runtime's lock; they release the GIL, so other threads go on.
 
 from __future__ import annotations
 
+import functools
 import threading
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +21,7 @@ from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
 from vllm_guided.grammar import ir
 from vllm_guided.runtime import arena as tables
 from vllm_guided.runtime import entry
+from vllm_guided.runtime.slices import slices_of
 from vllm_guided.vocab.vocabulary import Vocabulary
 
 #: Virtual states (counters' counts) that fit behind ``VIRTUAL`` in an int32.
@@ -28,37 +31,43 @@ VIRTUAL_ROOM = tables.BAG - tables.VIRTUAL - 1
 class Runtime:
     """All that is known at run time for one vocabulary."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, reserve: int = 0) -> None:
+        """``reserve``: bytes that the tables are expected to grow to."""
         self.vocabulary = vocabulary
         self.words = (vocabulary.size + 31) // 32
         self.lock = threading.Lock()
         trie = vocabulary.trie
         self.arena = tables.new_arena(
             trie.node_byte, trie.node_depth, trie.node_next, trie.node_token_start, trie.node_tokens,
-            vocabulary.token_offsets, vocabulary.token_data,
+            *_slices(vocabulary, self.words), vocabulary.token_offsets, vocabulary.token_data,
             np.array(vocabulary.stop_token_ids, np.int32), self.words, vocabulary.max_token_length,
+            reserve,
         )  # fmt: skip
+        #: For the functions of ``entry.py``.
+        self.address = int(tables.address(self.arena))
         self._rule_start: dict[bytes, int] = {}
         self._set_number: dict[ir.SpecialToken, int] = {}
         self._empty_sets: set[int] = set()
-        self._states = 0
         self._overflowed = 0
         self._virtual = 0
+        self._twin_room = 4 * (vocabulary.max_token_length + 1)
+        #: Where the twins of the counters over a body begin, by the body's first state.
+        self._twins: dict[int, int] = {}
 
     @property
     def nbytes(self) -> int:
         """Bytes held by the arena's tables."""
-        return int(tables.sizes(self.arena)[0])
+        return int(entry.sizes(self.address)[0])
 
     def statistics(self) -> dict[str, int]:
         """What the arena holds, for metrics and tests."""
         names = ("bytes", "states", "stacks", "configurations", "tier1", "masks", "rows", "overflowed")
         with self.lock:
-            return dict(zip(names, tables.sizes(self.arena).tolist(), strict=True))
+            return dict(zip(names, entry.sizes(self.address).tolist(), strict=True))
 
     def has_overflowed(self) -> bool:
         """Whether a configuration was cut off at the item limit since the last call (holds the lock)."""
-        before, self._overflowed = self._overflowed, int(tables.sizes(self.arena)[7])
+        before, self._overflowed = self._overflowed, int(entry.sizes(self.address)[7])
         return self._overflowed > before
 
     def bind(self, automaton: Automaton) -> int:
@@ -74,10 +83,10 @@ class Runtime:
             if absent:
                 automaton = without_symbols(automaton, absent)
             if automaton.start < 0:
-                return int(entry.start_configuration(self.arena, -1, automaton.nullable))
+                return int(entry.start_configuration(self.address, -1, automaton.nullable))
             starts = self._add_rules(automaton, np.array(symbols, np.int32))
             return int(
-                entry.start_configuration(self.arena, int(starts[automaton.start]), automaton.nullable)
+                entry.start_configuration(self.address, int(starts[automaton.start]), automaton.nullable)
             )
 
     def _add_rules(self, automaton: Automaton, symbols: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
@@ -85,46 +94,47 @@ class Runtime:
         offsets = automaton.rule_offsets.tolist()
         bodies = automaton.counter_body.tolist()
         minima, maxima = automaton.counter_minimum.tolist(), automaton.counter_maximum.tolist()
-        state_map = np.full(automaton.state_count, -1, np.int32)
         chosen = np.zeros(automaton.state_count, bool)
+        first_states = np.full(automaton.rule_count, -1, np.int64)
         starts = np.full(automaton.rule_count, -1, np.int32)
         added: dict[bytes, int] = {}
         counters: list[tuple[int, int, int, int]] = []
-        states, virtual = self._states, self._virtual
+        virtual = self._virtual
         bag_of = {rule: number for number, rule in enumerate(automaton.bag_rule.tolist())}
         bags: list[int] = []
-        next_situation = int(entry.next_situation(self.arena)) if bag_of else 0
+        next_situation = int(entry.next_situation(self.address)) if bag_of else 0
         for rule, key in enumerate(automaton.rule_keys):
             start = known.get(key)
-            if start is None:
-                start = added.get(key)
-            if start is None:
-                if rule in bag_of:
-                    start = next_situation + len(bags)
-                    bags.append(bag_of[rule])
-                elif bodies[rule] >= 0:
-                    start = tables.VIRTUAL + virtual
-                    counters.append((start, minima[rule], maxima[rule], bodies[rule]))
-                    virtual += max(minima[rule], maxima[rule]) + 1
-                    if virtual > VIRTUAL_ROOM:
-                        raise ConstraintTooComplex("the repetition counts of the constraints are too large")
-                else:
-                    first, past = offsets[rule], offsets[rule + 1]
-                    if first == past:
-                        continue
-                    start = states
-                    state_map[first:past] = np.arange(states, states + past - first)
-                    chosen[first:past] = True
-                    states += past - first
-                added[key] = start
-            starts[rule] = start
-        self._append(automaton, starts, state_map, chosen, symbols)
+            if start is not None:
+                starts[rule] = start
+                continue
+            twin = added.setdefault(key, rule)
+            if twin != rule:
+                continue
+            if rule in bag_of:
+                starts[rule] = next_situation + len(bags)
+                bags.append(bag_of[rule])
+            elif bodies[rule] >= 0:
+                base = starts[rule] = tables.VIRTUAL + virtual
+                counters.append((int(base), minima[rule], maxima[rule], bodies[rule]))
+                # Room for the counts, and for the twins should the body have none yet.
+                virtual += max(minima[rule], maxima[rule]) + 1 + self._twin_room
+                if virtual > VIRTUAL_ROOM:
+                    raise ConstraintTooComplex("the repetition counts of the constraints are too large")
+            elif offsets[rule] < offsets[rule + 1]:
+                chosen[offsets[rule] : offsets[rule + 1]] = True
+                first_states[rule] = offsets[rule]
+        self._append(automaton, starts, first_states, chosen, symbols)
+        for rule, key in enumerate(automaton.rule_keys):
+            if starts[rule] < 0 and key in added:
+                starts[rule] = starts[added[key]]
         for base, minimum, maximum, body in counters:
-            entry.append_counter(self.arena, base, minimum, maximum, int(starts[body]))
+            twins = self._twins.setdefault(int(starts[body]), base + max(minimum, maximum) + 1)
+            entry.append_counter(self.address, base, minimum, maximum, int(starts[body]), twins)
         for bag in bags:
             self._append_bag(automaton, bag, starts)
-        known.update(added)
-        self._states, self._virtual = states, virtual
+        known.update((key, int(starts[rule])) for key, rule in added.items() if starts[rule] >= 0)
+        self._virtual = virtual
         return starts
 
     def _append_bag(self, automaton: Automaton, bag: int, starts: npt.NDArray[np.int32]) -> None:
@@ -132,7 +142,7 @@ class Runtime:
         first, past = automaton.bag_word_offsets[bag], automaton.bag_word_offsets[bag + 1]
         rests = automaton.member_rest[low:high]
         entry.append_bag(
-            self.arena,
+            self.address,
             int(starts[automaton.bag_separator[bag]]), bool(automaton.bag_skips[bag]),
             int(automaton.bag_minimum[bag]), int(automaton.bag_maximum[bag]),
             int(automaton.bag_groups[bag]), int(automaton.bag_wanted[bag]),
@@ -145,32 +155,50 @@ class Runtime:
         self,
         automaton: Automaton,
         starts: npt.NDArray[np.int32],
-        state_map: npt.NDArray[np.int32],
+        first_states: npt.NDArray[np.int64],
         chosen: npt.NDArray[np.bool_],
         symbols: npt.NDArray[np.int32],
     ) -> None:
+        """Append the ``chosen`` states, and set ``starts`` of the rules that begin in ``first_states``."""
         if not chosen.any():
             return
-        edge_sizes, edges = _owned(automaton.edge_offsets, chosen)
-        call_sizes, calls = _owned(automaton.call_offsets, chosen)
-        tok_sizes, toks = _owned(automaton.token_offsets, chosen)
+        # By new number: states that are chosen, in order. A rule without a start of its own yet is either new
+        # here or the twin of one that is.
+        number = np.cumsum(chosen, dtype=np.int32) - 1
+        new = np.flatnonzero(first_states >= 0)
+        first = dict(zip(new.tolist(), number[first_states[new]].tolist(), strict=True))
+        by_key = {automaton.rule_keys[rule]: place for rule, place in first.items()}
+        targets = np.array(
+            [
+                start if start >= 0 else -2 - by_key.get(key, -1)
+                for start, key in zip(starts.tolist(), automaton.rule_keys, strict=True)
+            ],
+            np.int32,
+        )
+        edge_offsets, edges = _owned(automaton.edge_offsets, chosen)
+        call_offsets, calls = _owned(automaton.call_offsets, chosen)
+        tok_offsets, toks = _owned(automaton.token_offsets, chosen)
         returns = automaton.call_return[calls]
-        entry.append_states(
-            self.arena,
-            edge_sizes, automaton.edge_low[edges], automaton.edge_high[edges],
-            state_map[automaton.edge_target[edges]],
-            call_sizes, starts[automaton.call_rule[calls]],
-            np.where(returns == TAIL, np.int32(TAIL), state_map[returns]),
-            tok_sizes, symbols[automaton.token_symbol[toks]] if len(symbols) else np.zeros(0, np.int32),
-            state_map[automaton.token_target[toks]],
-            automaton.accepting[chosen],
+        is_start = np.zeros(int(number[-1]) + 1, np.uint8)
+        is_start[list(first.values())] = 1
+        numbers = entry.append_states(
+            self.address,
+            edge_offsets, automaton.edge_low[edges], automaton.edge_high[edges],
+            number[automaton.edge_target[edges]],
+            call_offsets, targets[automaton.call_rule[calls]],
+            np.where(returns == TAIL, np.int32(TAIL), number[returns]),
+            tok_offsets, symbols[automaton.token_symbol[toks]] if len(symbols) else np.zeros(0, np.int32),
+            number[automaton.token_target[toks]],
+            automaton.accepting[chosen], is_start,
         )  # fmt: skip
+        for rule, place in first.items():
+            starts[rule] = numbers[place]
 
     def _set(self, symbol: ir.SpecialToken) -> int:
         number = self._set_number.get(symbol)
         if number is None:
             ids = token_ids(symbol, self.vocabulary)
-            number = int(entry.append_set(self.arena, ids))
+            number = int(entry.append_set(self.address, ids))
             self._set_number[symbol] = number
             if not len(ids):
                 self._empty_sets.add(number)
@@ -181,12 +209,26 @@ class Runtime:
         return self._set_number[symbol] in self._empty_sets
 
 
+@functools.lru_cache(maxsize=4)
+def _slices(vocabulary: Vocabulary, words: int) -> tuple[npt.NDArray[Any], ...]:
+    """What ``slices.py`` knows of a vocabulary; every runtime of it shares that."""
+    trie = vocabulary.trie
+    return tuple(
+        slices_of(
+            trie.node_byte, trie.node_depth, trie.node_next, trie.node_token_start, trie.node_tokens,
+            vocabulary.token_offsets, vocabulary.token_data, words,
+        )
+    )  # fmt: skip
+
+
 def _owned(
     offsets: npt.NDArray[np.int32], chosen: npt.NDArray[np.bool_]
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-    """How many moves each chosen state has, and which moves are theirs."""
+    """Where each chosen state's moves begin among those of all chosen states, and which moves these are."""
     sizes = np.diff(offsets)
-    return sizes[chosen], np.repeat(chosen, sizes)
+    own = np.zeros(int(chosen.sum()) + 1, np.int32)
+    np.cumsum(sizes[chosen], out=own[1:])
+    return own, np.repeat(chosen, sizes)
 
 
 def token_ids(symbol: ir.SpecialToken, vocabulary: Vocabulary) -> npt.NDArray[np.int32]:

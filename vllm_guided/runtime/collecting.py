@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import ITEM_LIMIT, arena_type, fill_with, with_room
+from vllm_guided.runtime.arena import ITEM_LIMIT, arena_type, clear, with_room
 from vllm_guided.runtime.stacks import mixed, union
 
 _int = types.int64
@@ -26,7 +26,7 @@ def begin(arena):
     arena.queue_count = 0
     arena.mark += 1
     if arena.mark > 2_000_000_000:
-        fill_with(arena.seen_mark, 0, arena.seen_mark.size, 0)
+        clear(arena.seen_mark, 0, arena.seen_mark.size)
         arena.mark = 1
 
 

@@ -21,22 +21,28 @@ from vllm_guided.runtime.arena import (
     DEAD,
     ESCAPE,
     FINAL,
+    NEVER,
     RECORDING,
     TRUE,
     UNION_DEPTH,
     VIRTUAL,
     arena_type,
-    fill_with,
+    rehashed,
+    same_bytes,
+    set_all,
     with_room,
 )
 from vllm_guided.runtime.bags import expand_bag, plain_situation
 from vllm_guided.runtime.collecting import add, begin, return_to
-from vllm_guided.runtime.stacks import hashed, intern_stack, mixed, push, sort_keys, union
+from vllm_guided.runtime.stacks import hashed, intern_stack, push, sort_keys, union
 from vllm_guided.runtime.texts import EMPTY
 
 _int = types.int64
 _ints = types.int32[::1]
 _bytes = types.uint8[::1]
+
+#: Configurations of up to so many states take the short way where no state calls or returns.
+PLAIN_ITEMS = 8
 
 
 @jit(_int(arena_type, _int))
@@ -73,7 +79,7 @@ def closure(arena):
             least = np.int64(arena.counter_minimum[counter])
             most = np.int64(arena.counter_maximum[counter])
             count = state - base
-            if count >= least:
+            if count >= least and most != NEVER:
                 flags |= return_to(arena, stack)
             if most < 0 or count < most:
                 after = count + 1
@@ -90,25 +96,6 @@ def closure(arena):
             below = stack if back < 0 else push(arena, back, stack)
             add(arena, np.int64(arena.call_start[k]), below)
     return flags
-
-
-@jit(types.void(arena_type))
-def _rehash(arena):
-    table = np.full(2 * arena.config_table.size, -1, np.int32)
-    size = np.uint64(table.size - 1)
-    for config in range(2, arena.config_count):
-        low = arena.config_offsets[config]
-        count = arena.config_offsets[config + 1] - low
-        kind = np.int64(arena.config_flags[config]) | np.int64(arena.config_tape[config]) << 8
-        code = mixed(kind, np.int64(count))
-        for k in range(low, low + count):
-            key = (np.int64(arena.item_state[k]) << 32) | np.int64(arena.item_stack[k])
-            code = mixed(np.int64(code >> np.uint64(1)), key)
-        slot = np.int64(code & size)
-        while table[slot] >= 0:
-            slot = (slot + 1) & np.int64(size)
-        table[slot] = config
-    arena.config_table = table
 
 
 @jit(_int(arena_type, _int), apart=True)
@@ -134,15 +121,17 @@ def intern(arena, flags):
     flags |= mode
     tape = arena.tape if mode & RECORDING else np.int64(EMPTY)
     sort_keys(keys, count)
-    code = hashed(keys, count, flags | tape << 8)
+    code = np.int64(hashed(keys, count, flags | tape << 8) & np.uint64(0x7FFFFFFF))
     table = arena.config_table
-    size = np.uint64(table.size - 1)
-    slot = np.int64(code & size)
+    size = np.int64(table.size - 1)
+    slot = code & size
+    codes = arena.config_code
     while table[slot] >= 0:
         found = np.int64(table[slot])
         low = arena.config_offsets[found]
         if (
-            arena.config_flags[found] == flags
+            codes[found] == code
+            and arena.config_flags[found] == flags
             and arena.config_tape[found] == tape
             and arena.config_offsets[found + 1] - low == count
         ):
@@ -155,7 +144,7 @@ def intern(arena, flags):
                     break
             if same:
                 return found
-        slot = (slot + 1) & np.int64(size)
+        slot = (slot + 1) & size
     made = arena.config_count
     used = np.int64(arena.config_offsets[made])
     if made + 1 >= arena.config_flags.size:
@@ -171,25 +160,33 @@ def intern(arena, flags):
         arena.config_cut = with_room(arena.config_cut, 2 * before)
         arena.config_cut_count = with_room(arena.config_cut_count, 2 * before)
         arena.config_room = with_room(arena.config_room, 2 * before)
+        arena.config_twin = with_room(arena.config_twin, 2 * before)
+        arena.config_slack = with_room(arena.config_slack, 2 * before)
+        arena.config_code = with_room(arena.config_code, 2 * before)
+        arena.config_byte = with_room(arena.config_byte, 2 * before)
+        arena.config_after = with_room(arena.config_after, 2 * before)
     arena.item_state = with_room(arena.item_state, used + count)
     arena.item_stack = with_room(arena.item_stack, used + count)
     for k in range(count):
         arena.item_state[used + k] = keys[k] >> 32
         arena.item_stack[used + k] = keys[k] & 0xFFFFFFFF
     arena.config_offsets[made + 1] = used + count
+    arena.config_code[made] = code
     arena.config_flags[made] = flags
     arena.config_map[made] = -1
     arena.config_row[made] = -1
+    arena.config_byte[made] = -1
     arena.config_mask[made] = -1
     arena.config_tier1[made] = -1
     arena.config_tape[made] = tape
     arena.config_plain[made] = -1
     arena.config_cut_count[made] = -1
     arena.config_room[made] = -1
+    arena.config_twin[made] = -1
     arena.config_count = made + 1
     table[slot] = made
     if 2 * (made + 1) > table.size:
-        _rehash(arena)
+        arena.config_table = rehashed(table, arena.config_code, 2, made + 1)
     return made
 
 
@@ -295,15 +292,10 @@ def _byte_classes(arena, low, high):
     slot = np.int64(code & size)
     while table[slot] >= 0:
         found = np.int64(table[slot])
-        if arena.map_size[found] == last + 1:
-            same = True
-            known = arena.map_class[256 * found : 256 * found + 256]
-            for k in range(256):
-                if known[k] != classes[k]:
-                    same = False
-                    break
-            if same:
-                return found
+        if arena.map_size[found] == last + 1 and same_bytes(
+            arena.map_class, 256 * found, arena.map_class, 256 * number, np.int64(256)
+        ):
+            return found
         slot = (slot + 1) & np.int64(size)
     arena.map_size[number] = last + 1
     table[slot] = number
@@ -329,10 +321,13 @@ def expand(arena, config):
     classes = np.int64(arena.map_size[number])
     row = arena.next_count
     arena.next = with_room(arena.next, row + classes)
-    fill_with(arena.next, row, classes, -1)
+    set_all(arena.next, row, classes)
     arena.next_count = row + classes
     arena.config_row[config] = row
     arena.config_map[config] = number
+    byte = np.int64(arena.config_byte[config])
+    if byte >= 0:
+        arena.next[row + arena.map_class[256 * number + byte]] = arena.config_after[config]
 
 
 @jit(types.void(arena_type, _int, _int), apart=True)
@@ -360,6 +355,42 @@ def place_of(arena, config, byte):
     )
 
 
+@jit(types.boolean(arena_type, _int, _int), apart=True)
+def collect_plain(arena, config, byte):
+    """``collect`` where none of the targets calls or returns, so that they need no closing; else False.
+
+    That is most bytes of literals, names and strings.
+    """
+    states = arena.work_state
+    stacks = arena.work_stack
+    offsets = arena.edge_offsets
+    edge_low = arena.edge_low
+    edge_high = arena.edge_high
+    calls = arena.call_offsets
+    low = np.int64(arena.config_offsets[config])
+    high = np.int64(arena.config_offsets[config + 1])
+    if high - low > PLAIN_ITEMS:
+        return False
+    count = 0
+    for item in range(low, high):
+        state = arena.item_state[item]
+        for k in range(offsets[state], offsets[state + 1]):
+            if byte < edge_low[k] or edge_high[k] < byte:
+                continue
+            target = arena.edge_target[k]
+            if arena.accepting[target] or calls[target + 1] > calls[target] or count == PLAIN_ITEMS:
+                return False
+            for j in range(count):
+                if states[j] == target:
+                    return False
+            states[count] = target
+            stacks[count] = arena.item_stack[item]
+            count += 1
+    arena.work_count = count
+    arena.queue_count = 0
+    return True
+
+
 @jit(_int(arena_type, _int, _int), apart=True)
 def step(arena, config, byte):
     """The configuration after one more byte, distinct items not compared; DEAD where the byte breaks it.
@@ -372,8 +403,14 @@ def step(arena, config, byte):
     known = np.int64(arena.next[place])
     if known >= 0:
         return known
-    collect(arena, config, byte)
     target = DEAD
+    if arena.config_flags[config] & TRUE == 0 and collect_plain(arena, config, byte):
+        if arena.work_count > 0:
+            arena.tape = np.int64(EMPTY)
+            target = plain(arena, intern(arena, np.int64(0)))
+        arena.next[place] = target
+        return target
+    collect(arena, config, byte)
     if arena.work_count > 0:
         arena.tape = np.int64(EMPTY)
         target = plain(arena, close(arena, np.int64(0)))

@@ -17,7 +17,6 @@ Tokens that are looked up are tried by real steps.
 # Compiled functions have numba signatures instead of annotations.
 # mypy: allow-untyped-defs
 # numba has no any() over a generator.
-# ruff: noqa: SIM110
 
 from __future__ import annotations
 
@@ -32,13 +31,14 @@ from vllm_guided.runtime.arena import (
     RECORDING,
     TRUE,
     arena_type,
+    clear,
     copy_into,
     with_room,
 )
 from vllm_guided.runtime.configurations import plain, step
 from vllm_guided.runtime.critical import LEAST_LIMIT, critical_length, limit_of, look_at_used, reach
 from vllm_guided.runtime.distinct import begin_visit, situations, step_token, step_true
-from vllm_guided.runtime.masks import mask_of
+from vllm_guided.runtime.masks import lay_out, mask_of
 from vllm_guided.runtime.separators import look_at_bags
 from vllm_guided.runtime.texts import (
     EMPTY,
@@ -57,26 +57,10 @@ _bytes = types.uint8[::1]
 _cut = types.Tuple((_ints, _int))
 
 
-@jit(_bool(arena_type, _int, _int))
-def _in_mask(arena, number, token):
-    """Whether mask ``number``, whose list of ids is in ``scratch_row``, allows ``token``."""
-    bits = arena.scratch_row[token >> 5]
-    row = np.int64(arena.mask_row[number])
-    if row >= 0:
-        bits |= arena.rows[row * arena.words + (token >> 5)]
-    return (bits >> np.int32(token & 31)) & 1 != 0
-
-
-@jit(types.void(arena_type, _int, _bool))
-def _lay_out(arena, number, on):
-    """Set the bits of the mask's list of ids in ``scratch_row``, or take them back."""
-    first = np.int64(arena.mask_ids[number])
-    for k in range(first, first + np.int64(arena.mask_id_count[number])):
-        token = arena.ids[k]
-        if on:
-            arena.scratch_row[token >> 5] |= np.int32(1) << np.int32(token & 31)
-        else:
-            arena.scratch_row[token >> 5] = 0
+@jit(_bool(arena_type, _int))
+def _in_mask(arena, token):
+    """Whether the mask that is laid out in ``scratch_row`` allows ``token``."""
+    return (arena.scratch_row[token >> 5] >> np.int32(token & 31)) & 1 != 0
 
 
 @jit(_int(arena_type, _int, _int, _int))
@@ -178,8 +162,8 @@ def _mark_near(arena, config, node, place, marks):
 
 
 @jit(_cut(arena_type, _int, _int, _bool, _ints, _int), apart=True)
-def _walk_near(arena, config, number, everything, cut, count):
-    """Append the tokens of mask ``number`` that real steps refuse, made near used items, or everywhere.
+def _walk_near(arena, config, everything, cut, count):
+    """Append the tokens of the mask in ``scratch_row`` that real steps refuse, made near used items, or everywhere.
 
     Three configurations go down the trie: that of the mask; the real one as far as an item may be given up;
     and its plain twin, which is what is left of the mask where one was.
@@ -216,7 +200,7 @@ def _walk_near(arena, config, number, everything, cut, count):
         if left == DEAD:
             for k in range(arena.trie_token_start[node], arena.trie_token_start[after]):
                 token = np.int64(arena.trie_tokens[k])
-                if _in_mask(arena, number, token):
+                if _in_mask(arena, token):
                     cut = with_room(cut, count + 1)
                     cut[count] = token
                     count += 1
@@ -232,9 +216,9 @@ def _walk_near(arena, config, number, everything, cut, count):
 
 
 @jit(_cut(arena_type, _int, _int, _int, _ints, _int), apart=True)
-def _try_token(arena, config, number, token, cut, count):
-    """Append ``token`` if mask ``number`` has it and real steps refuse it."""
-    if _in_mask(arena, number, token):
+def _try_token(arena, config, token, cut, count):
+    """Append ``token`` if the mask in ``scratch_row`` has it and real steps refuse it."""
+    if _in_mask(arena, token):
         for k in range(count):
             if cut[k] == token:
                 return cut, count
@@ -246,7 +230,7 @@ def _try_token(arena, config, number, token, cut, count):
 
 
 @jit(_cut(arena_type, _int, _int, _int, _int, _int, _ints, _int), apart=True)
-def _try_tails(arena, config, number, node, skip, quoting, cut, count):
+def _try_tails(arena, config, node, skip, quoting, cut, count):
     """Try the tokens with a tail at or below ``node``, the commas before which may stand between items.
 
     ``skip``: -1, or a text that is being read: only longer tails are looked at, and where it is inside of
@@ -266,7 +250,7 @@ def _try_tails(arena, config, number, node, skip, quoting, cut, count):
                 if arena.entry_quoting[entry] & quoting and not (
                     inside and arena.token_data[arena.token_offsets[token]] != branch
                 ):
-                    cut, count = _try_token(arena, config, number, token, cut, count)
+                    cut, count = _try_token(arena, config, token, cut, count)
                 entry = np.int64(arena.entry_next[entry])
         below = np.int64(arena.tail_child[here])
         while below < 0:
@@ -278,8 +262,8 @@ def _try_tails(arena, config, number, node, skip, quoting, cut, count):
     return cut, count
 
 
-@jit(_cut(arena_type, _int, _int, _int, _int, _int, _ints, _int), apart=True)
-def _try_gaps(arena, config, number, bag, used, text, cut, count):
+@jit(_cut(arena_type, _int, _int, _int, _int, _ints, _int), apart=True)
+def _try_gaps(arena, config, bag, used, text, cut, count):
     """Try the tokens that begin with blanks and lead on from ``text`` to where a used item matters."""
     entry = first_begun(arena, used, text)
     if entry > 0:
@@ -298,14 +282,14 @@ def _try_gaps(arena, config, number, bag, used, text, cut, count):
                         arena.trie_token_start[node], arena.trie_token_start[arena.trie_next[node]]
                     ):
                         token = np.int64(arena.trie_tokens[k])
-                        cut, count = _try_token(arena, config, number, token, cut, count)
+                        cut, count = _try_token(arena, config, token, cut, count)
                 gap = np.int64(arena.gap_next[gap])
         entry = np.int64(arena.used_parent[entry])
     return cut, count
 
 
 @jit(_cut(arena_type, _int, _int, _int, _int, _ints, _int), apart=True)
-def _try_items(arena, config, number, state, quoting, cut, count):
+def _try_items(arena, config, state, quoting, cut, count):
     """Try tokens that go on, behind blanks or a comma, as an item that ``state`` used or is reading."""
     here = state - BAG
     bag = np.int64(arena.situation_bag[here])
@@ -315,7 +299,7 @@ def _try_items(arena, config, number, state, quoting, cut, count):
         entry = np.int64(arena.used_behind[used])
         while entry > 0:
             node = np.int64(arena.text_tail[arena.used_critical[entry]])
-            cut, count = _try_tails(arena, config, number, node, np.int64(-1), quoting, cut, count)
+            cut, count = _try_tails(arena, config, node, np.int64(-1), quoting, cut, count)
             entry = np.int64(arena.used_parent[entry])
             if entry > 0:
                 entry = np.int64(arena.used_behind[entry])
@@ -323,7 +307,7 @@ def _try_items(arena, config, number, state, quoting, cut, count):
     if arena.situation_phase[here] > BEFORE:
         text = text_from(arena, np.int64(arena.config_tape[config]), np.int64(arena.situation_from[here]))
     if used > 0 and arena.situation_phase[here] >= BEFORE and arena.text_quoting[text] == OUTSIDE:
-        cut, count = _try_gaps(arena, config, number, bag, used, text, cut, count)
+        cut, count = _try_gaps(arena, config, bag, used, text, cut, count)
     if text == EMPTY:
         return cut, count  # then the token holds both items
     node = np.int64(arena.text_tail[text])
@@ -331,9 +315,9 @@ def _try_items(arena, config, number, state, quoting, cut, count):
     narrow = critical_length(arena, bag, text, depth + 1, limit_of(arena, used))
     if narrow <= depth:
         node = np.int64(arena.text_tail[beginning(arena, text, narrow)])
-        cut, count = _try_tails(arena, config, number, node, np.int64(-1), quoting, cut, count)
+        cut, count = _try_tails(arena, config, node, np.int64(-1), quoting, cut, count)
     elif depth == arena.text_length[text]:
-        cut, count = _try_tails(arena, config, number, node, text, quoting, cut, count)
+        cut, count = _try_tails(arena, config, node, text, quoting, cut, count)
     return cut, count
 
 
@@ -347,9 +331,9 @@ def find_cut(arena, config, everything):
     cut = np.empty(16, np.int32)
     count = np.int64(0)
     look_at_bags(arena)
-    _lay_out(arena, number, True)
+    lay_out(arena, number, arena.scratch_row)
     if everything or arena.odd_bags > 0:
-        cut, count = _walk_near(arena, config, number, True, cut, count)
+        cut, count = _walk_near(arena, config, True, cut, count)
     else:
         quoting = np.int64(7)
         many = False
@@ -357,7 +341,7 @@ def find_cut(arena, config, everything):
         if flags & RECORDING:
             quoting = np.int64(1) << np.int64(arena.text_quoting[arena.config_tape[config]])
         if flags & TRUE:
-            cut, count = _walk_near(arena, config, number, False, cut, count)
+            cut, count = _walk_near(arena, config, False, cut, count)
             found = np.empty(8, np.int64)
             states = np.int64(0)
             begin_visit(arena)
@@ -367,27 +351,13 @@ def find_cut(arena, config, everything):
                 )
             for j in range(states):
                 many |= limit_of(arena, np.int64(arena.situation_used[found[j] - BAG])) > LEAST_LIMIT
-                cut, count = _try_items(arena, config, number, found[j], quoting, cut, count)
+                cut, count = _try_items(arena, config, found[j], quoting, cut, count)
         for k in range(arena.pair_count):
             if arena.pair_quoting[k] & quoting and (many or arena.pair_tried[k]):
-                cut, count = _try_token(arena, config, number, np.int64(arena.pair_tokens[k]), cut, count)
-    _lay_out(arena, number, False)
+                cut, count = _try_token(arena, config, np.int64(arena.pair_tokens[k]), cut, count)
+    clear(arena.scratch_row, 0, arena.words)
     arena.ids = with_room(arena.ids, arena.id_count + count)
     copy_into(arena.ids, arena.id_count, cut, 0, count)
     arena.config_cut[config] = arena.id_count
     arena.config_cut_count[config] = count
     arena.id_count += count
-
-
-@jit(_bool(arena_type, _int, _int), apart=True)
-def is_cut(arena, config, token):
-    """Whether ``token`` is taken out of the mask of ``config``."""
-    if arena.distinct_count == 0:
-        return False
-    if arena.config_cut_count[config] < 0:
-        find_cut(arena, config, False)
-    first = np.int64(arena.config_cut[config])
-    for k in range(first, first + np.int64(arena.config_cut_count[config])):
-        if arena.ids[k] == token:
-            return True
-    return False

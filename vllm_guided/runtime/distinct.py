@@ -29,7 +29,14 @@ from vllm_guided.runtime.arena import (
     with_room,
 )
 from vllm_guided.runtime.collecting import add, begin
-from vllm_guided.runtime.configurations import closure, collect, intern, place_of, plain
+from vllm_guided.runtime.configurations import (
+    closure,
+    collect,
+    collect_plain,
+    intern,
+    place_of,
+    plain,
+)
 from vllm_guided.runtime.critical import look_at_used
 from vllm_guided.runtime.stacks import intern_stack, mode_of
 from vllm_guided.runtime.texts import (
@@ -289,34 +296,54 @@ def step_true(arena, config, byte):
     if config <= 1:
         return DEAD
     flags = np.int64(arena.config_flags[config])
-    place = np.int64(-1)
-    if flags & TRUE == 0:
-        place = place_of(arena, config, byte)
-        known = np.int64(arena.next[place])
+    is_memoised = flags & TRUE == 0
+    if is_memoised:
+        known = np.int64(-1)
+        if arena.config_row[config] >= 0:
+            known = np.int64(arena.next[place_of(arena, config, byte)])
+        elif arena.config_byte[config] == byte:
+            known = np.int64(arena.config_after[config])
         if known >= 0 and arena.config_flags[known] & PLAIN == 0:
             return known
-    collect(arena, config, byte)
     target = DEAD
-    if arena.work_count > 0:
-        tape = np.int64(EMPTY)
-        if flags & RECORDING:
-            tape = longer(arena, np.int64(arena.config_tape[config]), byte)
-        arena.tape = tape
-        target = finish(arena, np.int64(0))
-    if place >= 0:
+    if is_memoised and collect_plain(arena, config, byte):
+        if arena.work_count > 0:
+            arena.tape = np.int64(EMPTY)
+            target = intern(arena, np.int64(0))
+    else:
+        collect(arena, config, byte)
+        if arena.work_count > 0:
+            tape = np.int64(EMPTY)
+            if flags & RECORDING:
+                tape = longer(arena, np.int64(arena.config_tape[config]), byte)
+            arena.tape = tape
+            target = finish(arena, np.int64(0))
+    if is_memoised:
         after = plain(arena, target)
-        arena.next[place] = after
+        if arena.config_row[config] < 0 and arena.config_byte[config] < 0:
+            # Most configurations of an output are left by one byte only: that needs no row.
+            arena.config_byte[config] = byte
+            arena.config_after[config] = after
+        else:
+            arena.next[place_of(arena, config, byte)] = after
     return target
 
 
-@jit(types.UniTuple(_int, 2)(_int, _bytes, _int, _int, _ints, _bytes, _bytes, _ints, _ints))
-def _follow_known(config, data, low, high, moves, classes, flags, config_row, config_map):
+@jit(types.UniTuple(_int, 2)(
+    _int, _bytes, _int, _int, _ints, _bytes, _bytes, _ints, _ints, _ints, _ints,
+))  # fmt: skip
+def _follow_known(
+    config, data, low, high, moves, classes, flags, config_row, config_map, only_byte, only_after,
+):  # fmt: skip
     """Follow known transitions over ``data[low:high]``: the configuration and where it stopped."""
     while low < high and config != DEAD:
         row = np.int64(config_row[config])
-        if row < 0:
+        if row >= 0:
+            target = np.int64(moves[row + classes[256 * np.int64(config_map[config]) + data[low]]])
+        elif only_byte[config] == data[low]:
+            target = np.int64(only_after[config])
+        else:
             break
-        target = np.int64(moves[row + classes[256 * np.int64(config_map[config]) + data[low]]])
         if target < 0 or flags[target] & PLAIN:
             break
         config = target
@@ -330,7 +357,7 @@ def step_range(arena, config, data, low, high):
     while True:
         config, low = _follow_known(
             config, data, low, high, arena.next, arena.map_class, arena.config_flags, arena.config_row,
-            arena.config_map,
+            arena.config_map, arena.config_byte, arena.config_after,
         )  # fmt: skip
         if low == high or config == DEAD:
             return config

@@ -1,4 +1,7 @@
-"""The compiled functions that Python calls: one for each public operation, and one for a whole batch."""
+"""The compiled functions that Python calls: one for each public operation, and one for a whole batch.
+
+They take the arena's address (:func:`vllm_guided.runtime.arena.address`); the caller keeps the arena alive.
+"""
 
 # Compiled functions have numba signatures instead of annotations.
 # mypy: allow-untyped-defs
@@ -9,6 +12,7 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
+from vllm_guided.runtime import arena as tables
 from vllm_guided.runtime.arena import (
     BAG,
     BEFORE,
@@ -16,20 +20,22 @@ from vllm_guided.runtime.arena import (
     DEAD,
     FINAL,
     TERMINATED,
+    arena_at,
     arena_type,
     copy_into,
-    fill_with,
+    set_all,
     with_room,
 )
 from vllm_guided.runtime.bags import ALWAYS, SOME, situation
 from vllm_guided.runtime.bags import flagset as flagset_of
+from vllm_guided.runtime.borrowing import settle
 from vllm_guided.runtime.collecting import add, begin
-from vllm_guided.runtime.configurations import plain
-from vllm_guided.runtime.corrections import find_cut, is_cut
+from vllm_guided.runtime.corrections import find_cut
 from vllm_guided.runtime.distinct import finish, step_bytes, step_token
-from vllm_guided.runtime.masks import mask_of
+from vllm_guided.runtime.merging import enter_state, merge
 from vllm_guided.runtime.rows import fill_row
 from vllm_guided.runtime.straddling import index_tokens
+from vllm_guided.runtime.twins import append_twins
 
 _int = types.int64
 _ints = types.int32[::1]
@@ -37,51 +43,86 @@ _bytes = types.uint8[::1]
 _bitmask = types.int32[:, ::1]
 
 
-@jit(types.void(arena_type, _ints, _bytes, _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _ints, _bytes))
+@jit(_ints(_int, _ints, _bytes, _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _ints, _bytes, _bytes))
 def append_states(
-    arena, edge_sizes, edge_low, edge_high, edge_target, call_sizes, call_start, call_return, tok_sizes,
-    tok_set, tok_target, accepting,
+    address, edge_offsets, edge_low, edge_high, edge_target, call_offsets, call_start, call_return,
+    tok_offsets, tok_set, tok_target, accepting, is_start,
 ):  # fmt: skip
-    """Append automaton states; ``*_sizes`` say how many of the moves each state owns."""
-    states = arena.state_count
-    count = accepting.size
-    arena.edge_offsets = with_room(arena.edge_offsets, states + count + 1)
-    arena.call_offsets = with_room(arena.call_offsets, states + count + 1)
-    arena.tok_offsets = with_room(arena.tok_offsets, states + count + 1)
-    arena.accepting = with_room(arena.accepting, states + count)
-    arena.state_map = with_room(arena.state_map, states + count)
-    for k in range(count):
-        arena.edge_offsets[states + k + 1] = arena.edge_offsets[states + k] + edge_sizes[k]
-        arena.call_offsets[states + k + 1] = arena.call_offsets[states + k] + call_sizes[k]
-        arena.tok_offsets[states + k + 1] = arena.tok_offsets[states + k] + tok_sizes[k]
-        arena.accepting[states + k] = accepting[k]
-        arena.state_map[states + k] = -1
-    arena.state_count = states + count
-    used = arena.edge_count
-    arena.edge_low = with_room(arena.edge_low, used + edge_low.size)
-    arena.edge_high = with_room(arena.edge_high, used + edge_low.size)
-    arena.edge_target = with_room(arena.edge_target, used + edge_low.size)
-    copy_into(arena.edge_low, used, edge_low, 0, edge_low.size)
-    copy_into(arena.edge_high, used, edge_high, 0, edge_high.size)
-    copy_into(arena.edge_target, used, edge_target, 0, edge_target.size)
-    arena.edge_count = used + edge_low.size
-    used = arena.call_count
-    arena.call_start = with_room(arena.call_start, used + call_start.size)
-    arena.call_return = with_room(arena.call_return, used + call_start.size)
-    copy_into(arena.call_start, used, call_start, 0, call_start.size)
-    copy_into(arena.call_return, used, call_return, 0, call_return.size)
-    arena.call_count = used + call_start.size
-    used = arena.tok_count
-    arena.tok_set = with_room(arena.tok_set, used + tok_set.size)
-    arena.tok_target = with_room(arena.tok_target, used + tok_set.size)
-    copy_into(arena.tok_set, used, tok_set, 0, tok_set.size)
-    copy_into(arena.tok_target, used, tok_target, 0, tok_target.size)
-    arena.tok_count = used + tok_set.size
+    """Append n automaton states, but for those that have their equal in the arena.
+
+    Args:
+        *_offsets: int32[n + 1], which moves belong to each state; targets are these states, returns too
+            (negative: a tail call). call_start: a state of the arena, or -2 - s for the new state s.
+        is_start: uint8[n], states that rules start in.
+
+    Returns:
+        int32[n], the number of each in the arena.
+    """
+    arena = arena_at(address)
+    settle(arena)
+    base = arena.state_count
+    bound = np.empty(call_start.size, np.int32)
+    for k in range(call_start.size):
+        bound[k] = max(call_start[k], np.int32(-2))
+    numbers, kept, codes = merge(
+        arena, base, edge_offsets, edge_low, edge_high, edge_target, call_offsets, bound, call_return,
+        tok_offsets, tok_set, tok_target, accepting, is_start,
+    )  # fmt: skip
+    count = kept.size
+    edges = np.int64(arena.edge_count)
+    calls = np.int64(arena.call_count)
+    toks = np.int64(arena.tok_count)
+    arena.edge_offsets = with_room(arena.edge_offsets, base + count + 1)
+    arena.call_offsets = with_room(arena.call_offsets, base + count + 1)
+    arena.tok_offsets = with_room(arena.tok_offsets, base + count + 1)
+    arena.accepting = with_room(arena.accepting, base + count)
+    arena.state_map = with_room(arena.state_map, base + count)
+    arena.edge_low = with_room(arena.edge_low, edges + edge_low.size)
+    arena.edge_high = with_room(arena.edge_high, edges + edge_low.size)
+    arena.edge_target = with_room(arena.edge_target, edges + edge_low.size)
+    arena.call_start = with_room(arena.call_start, calls + call_start.size)
+    arena.call_return = with_room(arena.call_return, calls + call_start.size)
+    arena.tok_set = with_room(arena.tok_set, toks + tok_set.size)
+    arena.tok_target = with_room(arena.tok_target, toks + tok_set.size)
+    for j in range(count):
+        state = kept[j]
+        for k in range(edge_offsets[state], edge_offsets[state + 1]):
+            arena.edge_low[edges] = edge_low[k]
+            arena.edge_high[edges] = edge_high[k]
+            arena.edge_target[edges] = numbers[edge_target[k]]
+            edges += 1
+        for k in range(call_offsets[state], call_offsets[state + 1]):
+            start = call_start[k]
+            arena.call_start[calls] = start if start >= 0 else numbers[-2 - start]
+            arena.call_return[calls] = numbers[call_return[k]] if call_return[k] >= 0 else call_return[k]
+            calls += 1
+        for k in range(tok_offsets[state], tok_offsets[state + 1]):
+            arena.tok_set[toks] = tok_set[k]
+            arena.tok_target[toks] = numbers[tok_target[k]]
+            toks += 1
+        arena.edge_offsets[base + j + 1] = edges
+        arena.call_offsets[base + j + 1] = calls
+        arena.tok_offsets[base + j + 1] = toks
+        arena.accepting[base + j] = accepting[state]
+        arena.state_map[base + j] = -1
+    arena.edge_count = edges
+    arena.call_count = calls
+    arena.tok_count = toks
+    arena.state_count = base + count
+    for j in range(count):
+        if codes[j] != 0:
+            enter_state(arena, codes[j], np.int64(base + j))
+    return numbers
 
 
-@jit(types.void(arena_type, _int, _int, _int, _int))
-def append_counter(arena, base, minimum, maximum, body):
-    """Append a counter whose virtual states begin at ``base``; bases must ascend."""
+@jit(types.void(_int, _int, _int, _int, _int, _int))
+def append_counter(address, base, minimum, maximum, body, twins):
+    """Append a counter whose virtual states begin at ``base``; bases must ascend.
+
+    ``twins``: where those of its body begin, made now if that is behind ``base``.
+    """
+    arena = arena_at(address)
+    settle(arena)
     number = arena.counter_count
     arena.counter_base = with_room(arena.counter_base, number + 1)
     arena.counter_minimum = with_room(arena.counter_minimum, number + 1)
@@ -91,16 +132,20 @@ def append_counter(arena, base, minimum, maximum, body):
     arena.counter_minimum[number] = minimum
     arena.counter_maximum[number] = maximum
     arena.counter_body[number] = body
+    arena.counter_twins = with_room(arena.counter_twins, number + 1)
+    arena.counter_twins[number] = twins
     arena.counter_count = number + 1
+    if twins > base:
+        append_twins(arena, twins, body)
 
 
 @jit(types.void(
-    arena_type, _int, types.boolean, _int, _int, _int, _int, types.int64[::1], _ints,
+    _int, _int, types.boolean, _int, _int, _int, _int, types.int64[::1], _ints,
     _ints, _ints, _ints, _ints, _ints, _ints,
     _ints,
 ))  # fmt: skip
 def append_bag(
-    arena, separator, skips, minimum, maximum, groups, wanted, required, start, rest, rest_skips, own,
+    address, separator, skips, minimum, maximum, groups, wanted, required, start, rest, rest_skips, own,
     member_wanted, distinct,
     first, last,
 ):  # fmt: skip
@@ -110,6 +155,8 @@ def append_bag(
 
     ``separator``, ``start`` and ``rest`` (-1: none) are states that rules start in.
     """
+    arena = arena_at(address)
+    settle(arena)
     bag = arena.bag_count
     arena.bag_separator = with_room(arena.bag_separator, bag + 1)
     arena.bag_skips = with_room(arena.bag_skips, bag + 1)
@@ -144,7 +191,7 @@ def append_bag(
     copy_into(arena.member_distinct, low, distinct, 0, start.size)
     copy_into(arena.member_first, low, first, 0, start.size)
     copy_into(arena.member_last, low, last, 0, start.size)
-    fill_with(arena.member_reading, low, start.size, -1)
+    set_all(arena.member_reading, low, start.size)
     free = 0
     any_distinct = False
     furthest = minimum
@@ -174,15 +221,19 @@ def append_bag(
     situation(arena, np.int64(bag), np.int64(BEFORE), np.int64(0), none, used, np.int64(0))
 
 
-@jit(_int(arena_type))
-def next_situation(arena):
+@jit(_int(_int))
+def next_situation(address):
     """The state that the beginning of the next bag appended will be."""
+    arena = arena_at(address)
+    settle(arena)
     return BAG + arena.situation_count
 
 
-@jit(_int(arena_type, _ints))
-def append_set(arena, tokens):
+@jit(_int(_int, _ints))
+def append_set(address, tokens):
     """Append a set of token ids, ascending; its number."""
+    arena = arena_at(address)
+    settle(arena)
     number = arena.set_count
     arena.set_offsets = with_room(arena.set_offsets, number + 2)
     arena.set_tokens = with_room(arena.set_tokens, arena.set_size + tokens.size)
@@ -193,9 +244,11 @@ def append_set(arena, tokens):
     return number
 
 
-@jit(_int(arena_type, _int, types.boolean))
-def start_configuration(arena, state, nullable):
+@jit(_int(_int, _int, types.boolean))
+def start_configuration(address, state, nullable):
     """The configuration a grammar starts in; ``state`` -1: only the empty string."""
+    arena = arena_at(address)
+    settle(arena)
     begin(arena)
     arena.tape = np.int64(0)
     if state >= 0:
@@ -203,14 +256,16 @@ def start_configuration(arena, state, nullable):
     return finish(arena, np.int64(FINAL if nullable else 0))
 
 
-@jit(types.boolean(arena_type, _int))
-def is_final(arena, config):
+@jit(types.boolean(_int, _int))
+def is_final(address, config):
     """Whether the output may end here."""
+    arena = arena_at(address)
+    settle(arena)
     return config == TERMINATED or (arena.config_flags[config] & FINAL) != 0
 
 
 @jit(_int(arena_type, _int, _int))
-def advance(arena, config, token):
+def _advance(arena, config, token):
     """The configuration after ``token``; TERMINATED after a stop token, DEAD if it is not allowed."""
     if token < 0 or token + 1 >= arena.token_offsets.size or config <= 1:
         return DEAD
@@ -221,87 +276,99 @@ def advance(arena, config, token):
     return step_token(arena, config, token)
 
 
-@jit(_int(arena_type, _int, _ints, _ints))
-def advance_all(arena, config, tokens, out):
+@jit(_int(_int, _int, _int))
+def advance(address, config, token):
+    """The configuration after ``token``; TERMINATED after a stop token, DEAD if it is not allowed."""
+    arena = arena_at(address)
+    settle(arena)
+    return _advance(arena, config, token)
+
+
+@jit(_int(_int, _int, _ints, _ints))
+def advance_all(address, config, tokens, out):
     """Advance over ``tokens`` as far as they are allowed, configurations to ``out``; how many were."""
+    arena = arena_at(address)
+    settle(arena)
     for k in range(tokens.size):
-        config = advance(arena, config, np.int64(tokens[k]))
+        config = _advance(arena, config, np.int64(tokens[k]))
         if config == DEAD:
             return k
         out[k] = config
     return tokens.size
 
 
-@jit(_int(arena_type, _int, _bytes))
-def advance_bytes(arena, config, data):
+@jit(_int(_int, _int, _bytes))
+def advance_bytes(address, config, data):
     """The configuration after the text ``data``, however it is cut into tokens; DEAD if not allowed."""
+    arena = arena_at(address)
+    settle(arena)
     return step_bytes(arena, config, data)
 
 
-@jit(types.boolean(arena_type, _int, _bitmask, _int))
-def fill(arena, config, bitmask, place):
+@jit(types.boolean(_int, _int, _bitmask, _int))
+def fill(address, config, bitmask, place):
     """Write the mask of ``config`` to row ``place`` of ``bitmask``; whether any token is allowed."""
+    arena = arena_at(address)
+    settle(arena)
     return fill_row(arena, config, bitmask, place)
 
 
-@jit(types.boolean(arena_type, _int, _bitmask, _int))
-def fill_slowly(arena, config, bitmask, place):
+@jit(types.boolean(_int, _int, _bitmask, _int))
+def fill_slowly(address, config, bitmask, place):
     """``fill``, every token tried where items must be distinct: the slow, obvious twin, for tests."""
+    arena = arena_at(address)
+    settle(arena)
     if config > 1 and arena.distinct_count > 0:
         find_cut(arena, config, True)
     return fill_row(arena, config, bitmask, place)
 
 
-@jit(_int(arena_type, _ints, _bitmask, types.int64[::1]))
-def fill_batch(arena, configs, bitmask, places):
+@jit(_int(_int, _ints, _bitmask, types.int64[::1]))
+def fill_batch(address, configs, bitmask, places):
     """``fill`` for each configuration; a negative one gets an all-ones row. How many rows have no bit."""
+    arena = arena_at(address)
+    settle(arena)
     empty = 0
     for k in range(configs.size):
         if configs[k] < 0:
-            fill_with(bitmask[places[k]], 0, bitmask.shape[1], -1)
+            set_all(bitmask[places[k]], 0, bitmask.shape[1])
         elif not fill_row(arena, np.int64(configs[k]), bitmask, places[k]):
             empty += 1
     return empty
 
 
-@jit(types.void(arena_type, _ints, _ints, _ints))
-def advance_batch(arena, configs, tokens, out):
+@jit(types.void(_int, _ints, _ints, _ints))
+def advance_batch(address, configs, tokens, out):
     """``advance`` for each pair of a configuration and a token."""
+    arena = arena_at(address)
+    settle(arena)
     for k in range(configs.size):
-        out[k] = advance(arena, np.int64(configs[k]), np.int64(tokens[k]))
+        out[k] = _advance(arena, np.int64(configs[k]), np.int64(tokens[k]))
 
 
-@jit(_int(arena_type, _int))
-def only_token(arena, config):
+@jit(_int(_int, _int))
+def only_token(address, config):
     """The one token that is allowed, or -1 where several (or none) are."""
-    if config in (TERMINATED, DEAD):
-        return -1
+    arena = arena_at(address)
+    settle(arena)
+    row = np.empty((1, arena.words), np.int32)
+    if config in (TERMINATED, DEAD) or not fill_row(arena, config, row, np.int64(0)):
+        return np.int64(-1)
     found = np.int64(-1)
-    if arena.config_flags[config] & FINAL:
-        if arena.stop_tokens.size > 1:
-            return -1
-        found = np.int64(arena.stop_tokens[0])
-    number = mask_of(arena, plain(arena, config))
-    first = np.int64(arena.mask_ids[number])
-    for k in range(first, first + np.int64(arena.mask_id_count[number])):
-        token = np.int64(arena.ids[k])
-        if is_cut(arena, config, token):
+    for word in range(arena.words):
+        bits = np.int64(row[0, word]) & 0xFFFFFFFF
+        if bits == 0:
             continue
-        if found >= 0 and found != token:
-            return -1
-        found = token
-    source = np.int64(arena.mask_row[number])
-    if source >= 0:
-        for word in range(arena.words):
-            bits = arena.rows[source * arena.words + word]
-            if bits == 0:
-                continue
-            for bit in range(32):
-                if bits & (np.int32(1) << np.int32(bit)):
-                    token = np.int64(32 * word + bit)
-                    if is_cut(arena, config, token):
-                        continue
-                    if found >= 0 and found != token:
-                        return -1
-                    found = token
+        if found >= 0 or bits & (bits - 1) != 0:
+            return np.int64(-1)
+        found = np.int64(32 * word)
+        while bits > 1:
+            bits >>= 1
+            found += 1
     return found
+
+
+@jit(types.int64[::1](_int))
+def sizes(address):
+    """See :func:`vllm_guided.runtime.arena.sizes`."""
+    return tables.sizes(arena_at(address))

@@ -97,7 +97,7 @@ class GrammarMatcher:
             if not 0 <= token < TOKEN_LIMIT:
                 return False
             with runtime.lock:
-                config = entry.advance(runtime.arena, history[-1], token)
+                config = entry.advance(runtime.address, history[-1], token)
                 if config == DEAD and runtime.has_overflowed():
                     raise _too_ambiguous()
             if config == DEAD:
@@ -124,7 +124,7 @@ class GrammarMatcher:
         ids = _token_array(tokens)
         out = np.empty(len(ids), np.int32)
         with self._runtime.lock:
-            count = entry.advance_all(self._runtime.arena, self._history[-1], ids, out)
+            count = entry.advance_all(self._runtime.address, self._history[-1], ids, out)
         result: list[int] = out[:count].tolist()
         return result
 
@@ -155,14 +155,14 @@ class GrammarMatcher:
         if not 0 <= row < len(array):
             raise IndexError(f"row {row} of a bitmask with {len(array)} rows")
         with runtime.lock:
-            if entry.fill(runtime.arena, self._history[-1], array, row):
+            if entry.fill(runtime.address, self._history[-1], array, row):
                 return
             raise _too_ambiguous() if runtime.has_overflowed() else _not_spelt()
 
     def is_accepting(self) -> bool:
         """Whether the output may end here (true after a stop token, too)."""
         with self._runtime.lock:
-            return bool(entry.is_final(self._runtime.arena, self._history[-1]))
+            return bool(entry.is_final(self._runtime.address, self._history[-1]))
 
     def is_terminated(self) -> bool:
         """Whether a stop token was accepted."""
@@ -188,18 +188,18 @@ class GrammarMatcher:
         forced: list[int] = []
         with runtime.lock:
             while len(forced) < FORCED_LIMIT:
-                token = entry.only_token(runtime.arena, config)
+                token = entry.only_token(runtime.address, config)
                 if token < 0:
                     break
                 forced.append(token)
-                config = entry.advance(runtime.arena, config, token)
+                config = entry.advance(runtime.address, config, token)
         return forced
 
     def accept_bytes(self, data: bytes) -> bool:
         """Advance over text however it is cut into tokens; one step for ``rollback``."""
         with self._runtime.lock:
             config = entry.advance_bytes(
-                self._runtime.arena, self._history[-1], np.frombuffer(bytearray(data), np.uint8)
+                self._runtime.address, self._history[-1], np.frombuffer(bytearray(data), np.uint8)
             )
         if config == DEAD:
             return False
@@ -278,7 +278,7 @@ def fill_states(
         array[places] = -1
         return 0
     with runtime.lock:
-        return int(entry.fill_batch(runtime.arena, states, array, places))
+        return int(entry.fill_batch(runtime.address, states, array, places))
 
 
 def accept_tokens_batch(matchers: Sequence[GrammarMatcher], tokens: Sequence[int]) -> list[bool]:
@@ -300,7 +300,7 @@ def accept_tokens_batch(matchers: Sequence[GrammarMatcher], tokens: Sequence[int
         states = np.array([matchers[i]._history[-1] for i in chosen], np.int32)
         out = np.empty(len(chosen), np.int32)
         with runtime.lock:
-            entry.advance_batch(runtime.arena, states, ids[chosen], out)
+            entry.advance_batch(runtime.address, states, ids[chosen], out)
         for i, config in zip(chosen, out.tolist(), strict=True):
             if config != DEAD:
                 matchers[i]._history.append(config)

@@ -9,10 +9,10 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import FINAL, TERMINATED, arena_type, copy_into, fill_with
+from vllm_guided.runtime.arena import FINAL, TERMINATED, arena_type, clear
 from vllm_guided.runtime.configurations import plain
 from vllm_guided.runtime.corrections import find_cut
-from vllm_guided.runtime.masks import any_bit, mask_of
+from vllm_guided.runtime.masks import any_bit, lay_out, mask_of
 
 _int = types.int64
 
@@ -26,23 +26,16 @@ def fill_row(arena, config, bitmask, place):
     row = bitmask[place]
     words = arena.words
     if config <= 1:
-        fill_with(row, 0, row.size, 0)
+        clear(row, 0, row.size)
         if config == TERMINATED:
             for token in arena.stop_tokens:
                 row[token >> 5] |= np.int32(1) << np.int32(token & 31)
         return config == TERMINATED
-    number = mask_of(arena, plain(arena, config))
-    source = np.int64(arena.mask_row[number])
-    if source >= 0:
-        copy_into(row, 0, arena.rows, source * words, words)
-        fill_with(row, words, row.size - words, 0)
-    else:
-        fill_with(row, 0, row.size, 0)
-    ids = arena.ids
-    first = np.int64(arena.mask_ids[number])
-    for k in range(first, first + np.int64(arena.mask_id_count[number])):
-        token = ids[k]
-        row[token >> 5] |= np.int32(1) << np.int32(token & 31)
+    number = np.int64(arena.config_mask[config])
+    if number < 0:
+        # A configuration that compares items has no mask of its own, but its plain twin's.
+        number = mask_of(arena, plain(arena, config))
+    lay_out(arena, number, row)
     cut = np.int64(0)
     if arena.distinct_count > 0:
         if arena.config_cut_count[config] < 0:

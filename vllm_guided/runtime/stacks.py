@@ -29,6 +29,7 @@ from vllm_guided.runtime.arena import (
     UNION_DEPTH,
     UNKNOWN,
     arena_type,
+    rehashed,
     with_room,
 )
 
@@ -71,23 +72,6 @@ def hashed(keys, count, flags):
     return code
 
 
-@jit(types.void(arena_type))
-def _rehash_stacks(arena):
-    table = np.full(2 * arena.stack_table.size, -1, np.int32)
-    size = np.uint64(table.size - 1)
-    for number in range(2, arena.stack_count):
-        low = np.int64(arena.stack_offsets[number])
-        count = np.int64(arena.stack_offsets[number + 1]) - low
-        keys = np.empty(count, np.int64)
-        for k in range(count):
-            keys[k] = np.int64(arena.stack_state[low + k]) << 32 | np.int64(arena.stack_below[low + k])
-        slot = np.int64(hashed(keys, count, np.int64(arena.stack_flags[number])) & size)
-        while table[slot] >= 0:
-            slot = (slot + 1) & np.int64(size)
-        table[slot] = number
-    arena.stack_table = table
-
-
 @jit(_int(arena_type, _int))
 def mode_of(arena, state):
     """PLAIN, TRUE, RECORDING of a bag's situation; 0 where its items need not be distinct."""
@@ -112,18 +96,20 @@ def intern_stack(arena, keys, count, flags):
     offsets = arena.stack_offsets
     states = arena.stack_state
     belows = arena.stack_below
-    size = np.uint64(table.size - 1)
-    slot = np.int64(hashed(keys, count, flags) & size)
+    size = np.int64(table.size - 1)
+    code = np.int64(hashed(keys, count, flags) & np.uint64(0x7FFFFFFF))
+    slot = code & size
+    codes = arena.stack_code
     while table[slot] >= 0:
         found = np.int64(table[slot])
         low = np.int64(offsets[found])
-        if offsets[found + 1] - low == count and arena.stack_flags[found] == flags:
+        if codes[found] == code and offsets[found + 1] - low == count and arena.stack_flags[found] == flags:
             k = 0
             while k < count and np.int64(states[low + k]) << 32 | np.int64(belows[low + k]) == keys[k]:
                 k += 1
             if k == count:
                 return found
-        slot = (slot + 1) & np.int64(size)
+        slot = (slot + 1) & size
     made = arena.stack_count
     used = arena.stack_size
     arena.stack_offsets = with_room(arena.stack_offsets, made + 2)
@@ -143,13 +129,15 @@ def intern_stack(arena, keys, count, flags):
             mode |= mode_of(arena, state)
     arena.stack_mode[made] = mode
     arena.stack_plain[made] = -1
+    arena.stack_code = with_room(arena.stack_code, made + 1)
+    arena.stack_code[made] = code
     arena.stack_offsets[made + 1] = used + count
     arena.stack_flags[made] = flags
     arena.stack_size = used + count
     arena.stack_count = made + 1
     table[slot] = made
     if 2 * (made + 1) > table.size:
-        _rehash_stacks(arena)
+        arena.stack_table = rehashed(table, arena.stack_code, 2, made + 1)
     return made
 
 

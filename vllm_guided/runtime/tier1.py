@@ -1,14 +1,16 @@
 """Tier 1: the mask of an automaton state whatever its stack, and what is left of tokens that leave it.
 
-The token trie is walked once from (state, unknown stack). A token whose every byte is consumed is
-allowed in any context. Where the frame may be left in the middle of a token (the configuration has
-the ESCAPE flag), the rest of the token depends on the stack: these rests are gathered in a small trie
-of suffixes, which tier 2 runs on the real stack (``masks.py``). xgrammar calls the two kinds of token
-context-independent and context-dependent.
+A token whose every byte is consumed from (state, unknown stack) is allowed in any context. Where the frame
+may be left in the middle of a token (the configuration has the ESCAPE flag), the rest of the token depends
+on the stack: these rests are gathered in a small trie, which tier 2 runs on the real stack (``rests.py``).
+xgrammar calls the two kinds of token context-independent and context-dependent.
 
-A counter that the state stands directly in is taken along: its count matters only within one token's
-length of its limits, so counts are first brought to a representative, and a string of at most 100,000
-characters has the masks of its last few positions and one for all others.
+Few states need a walk of the whole trie. One that loops on a class of bytes is walked only where a token
+leaves the loop (``slices.py``). One that most bytes lead away from to another configuration, as inside a
+property name that may still become any other, or that differs from another only in a count, is walked only
+where it differs from that one, and is kept as the differences from its row.
+
+A counter that the state stands directly in is taken along, as its representative (``twins.py``).
 """
 
 # Compiled functions have numba signatures instead of annotations.
@@ -20,46 +22,23 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import (
-    BAG,
-    DEAD,
-    ESCAPE,
-    UNKNOWN,
-    VIRTUAL,
-    arena_type,
-    copy_into,
-    fill_with,
-    with_room,
-)
+from vllm_guided.runtime.arena import BAG, DEAD, UNKNOWN, VIRTUAL, arena_type, clear, copy_into, with_room
 from vllm_guided.runtime.collecting import add, begin
-from vllm_guided.runtime.configurations import counter_of, expand, intern, step
+from vllm_guided.runtime.configurations import intern
+from vllm_guided.runtime.rests import make_rests
 from vllm_guided.runtime.stacks import intern_stack, push
+from vllm_guided.runtime.twins import find_twin, representative
+from vllm_guided.runtime.walks import SPARSE_LIMIT, dominant, walk, walk_chain, walk_differences
 
 _int = types.int64
 _ints = types.int32[::1]
-_bytes = types.uint8[::1]
-_counts = types.int64[::1]
 
-#: Up to this many allowed tokens are kept as a list of ids, more as a row of bits.
-SPARSE_LIMIT = 256
 #: This many counters directly above a state are taken into its mask's key.
 COUNTERS_TAKEN = 4
-
-
-@jit(_int(arena_type, _int))
-def representative(arena, state):
-    """The virtual state with the smallest count that no single token can tell from ``state``."""
-    counter = counter_of(arena, state)
-    base = np.int64(arena.counter_base[counter])
-    least = np.int64(arena.counter_minimum[counter])
-    most = np.int64(arena.counter_maximum[counter])
-    reach = arena.longest_token
-    count = state - base
-    if most >= 0 and most - count <= reach:
-        return state
-    if count >= least:
-        return base + least
-    return base if least - count > reach else state
+#: A configuration whose counts are so many bytes from their limits is compared with one that does not count.
+SLACK = 16
+#: A reference's record may itself need one, and so on; so many are followed.
+CHAIN = 4
 
 
 @jit(_int(arena_type, _int, _int))
@@ -103,6 +82,13 @@ def rebased(arena, state, stack, pairs, count):
             below = np.int64(arena.stack_below[first])
             taken += 1
         base = np.int64(UNKNOWN)
+        # The frame below is taken along, too: a counter may be left after each item, and nothing but what
+        # follows there would be known of all tokens that end the repetition.
+        first = np.int64(arena.stack_offsets[below])
+        alone = arena.stack_offsets[below + 1] - first == 1 and arena.stack_flags[below] == 0
+        if alone and arena.stack_state[first] < VIRTUAL:
+            base = push(arena, np.int64(arena.stack_state[first]), base)
+            below = np.int64(arena.stack_below[first])
         for position in range(taken - 1, -1, -1):
             base = push(arena, representative(arena, tops[position]), base)
         pairs[count, 0] = _over(arena, state, base)
@@ -116,267 +102,33 @@ def rebased(arena, state, stack, pairs, count):
     return count
 
 
-@jit(_int(
-    _int, _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _ints, _bytes, _bytes, _ints, _ints, _ints,
-    _counts, _counts, _ints, _counts,
-))  # fmt: skip
-def _walk_known(
-    node, trie_byte, trie_depth, trie_next, token_start, tokens, row, ids, moves, classes, flags, config_row,
-    config_map, path, row_at, map_at, escapes, counts,
-):  # fmt: skip
-    """Walk the trie from ``node`` on through known transitions; the node where one is missing, or the end.
-
-    It takes arrays, not the arena: reading an array from a struct counts a reference, atomically, and
-    in this loop that would cost many times the walk itself.
-
-    Args:
-        path: the configuration at each depth; ``row_at`` and ``map_at`` where its transitions and its
-            byte classes begin, so that a node costs two dependent reads.
-        row: bits to set. ids: where to list the first allowed ids.
-        counts: [allowed tokens, escapes, position in ids].
-    """
-    past = trie_byte.size
-    allowed = counts[0]
-    escape_count = counts[1]
-    place = counts[2]
-    while node < past:
-        depth = trie_depth[node]
-        target = moves[row_at[depth - 1] + classes[map_at[depth - 1] + trie_byte[node]]]
-        after = trie_next[node]
-        if target <= 0:
-            if target < 0:
-                break
-            node = np.int64(after)
-            continue
-        if after > node + 1:
-            if target == path[depth - 1]:
-                row_at[depth] = row_at[depth - 1]
-                map_at[depth] = map_at[depth - 1]
-            else:
-                below = config_row[target]
-                if below < 0:
-                    break
-                row_at[depth] = below
-                map_at[depth] = 256 * np.int64(config_map[target])
-            path[depth] = target
-            if flags[target] & ESCAPE:
-                if escape_count == escapes.size:
-                    break
-                escapes[escape_count] = node
-                escape_count += 1
-        for k in range(token_start[node], token_start[node + 1]):
-            token = tokens[k]
-            row[token >> 5] |= np.int32(1) << np.int32(token & 31)
-            if allowed < SPARSE_LIMIT:
-                ids[place + allowed] = token
-            allowed += 1
-        node += 1
-    counts[0] = allowed
-    counts[1] = escape_count
-    return node
+@jit(_int(arena_type, _ints, _int))
+def keep_ids(arena, ids, count):
+    """Append ``ids[:count]`` to ``arena.ids``; where they begin there."""
+    first = arena.id_count
+    arena.ids = with_room(arena.ids, first + count)
+    copy_into(arena.ids, first, ids, 0, count)
+    arena.id_count = first + count
+    return first
 
 
-@jit(types.Tuple((_int, _ints, _int))(arena_type, _int), apart=True)
-def _walk(arena, config):
-    """Walk the trie from ``config``: set the bits of allowed tokens in ``scratch_row``.
-
-    Returns:
-        how many tokens were allowed (their ids follow ``arena.ids[:arena.id_count]`` as far as there
-        are at most SPARSE_LIMIT), the trie nodes after which the frame may be left, how many those are.
-    """
-    arena.ids = with_room(arena.ids, arena.id_count + SPARSE_LIMIT)
-    escapes = np.empty(64, np.int32)
-    counts = np.zeros(3, np.int64)
-    counts[2] = arena.id_count
-    path = arena.path
-    if arena.config_row[config] < 0:
-        expand(arena, config)
-    path[0] = config
-    row_at = np.zeros(path.size, np.int64)
-    map_at = np.zeros(path.size, np.int64)
-    row_at[0] = arena.config_row[config]
-    map_at[0] = 256 * np.int64(arena.config_map[config])
-    node = np.int64(1)
-    past = arena.trie_byte.size
-    while True:
-        node = _walk_known(
-            node, arena.trie_byte, arena.trie_depth, arena.trie_next, arena.trie_token_start,
-            arena.trie_tokens, arena.scratch_row, arena.ids, arena.next, arena.map_class,
-            arena.config_flags, arena.config_row, arena.config_map, path, row_at, map_at, escapes, counts,
-        )  # fmt: skip
-        if node >= past:
-            return counts[0], escapes, counts[1]
-        origin = np.int64(path[arena.trie_depth[node] - 1])
-        target = step(arena, origin, np.int64(arena.trie_byte[node]))
-        if target != DEAD and arena.config_row[target] < 0:
-            expand(arena, target)
-        if counts[1] == escapes.size:
-            escapes = with_room(escapes, 2 * escapes.size)
+@jit(_int(arena_type))
+def new_row(arena):
+    """The number of a fresh row; its words are not cleared."""
+    number = arena.row_count
+    arena.rows = with_room(arena.rows, (number + 1) * arena.words)
+    arena.row_count = number + 1
+    return number
 
 
-@jit(types.boolean(
-    _ints, _int, _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _bytes, _bytes, _ints, _ints, _ints,
-    _ints, _ints, _ints, _counts,
-))  # fmt: skip
-def _gather(
-    escapes, escape_count, trie_byte, trie_depth, trie_next, token_start, tokens, row, path, path_byte,
-    byte_of, child, sibling, first_id, of_root, list_token, list_next, counts,
-):  # fmt: skip
-    """Insert what is left of the tokens behind ``escapes`` into a trie of linked children.
-
-    Args:
-        row: tokens allowed already, which are left out.
-        counts: [nodes, listed tokens, current escape, current trie node], where to go on.
-
-    Returns:
-        True when done, False where the arrays are full (they are to be enlarged; then call again).
-    """
-    nodes = counts[0]
-    listed = counts[1]
-    node = counts[3]
-    for e in range(counts[2], escape_count):
-        origin = escapes[e]
-        base = trie_depth[origin]
-        past = trie_next[origin]
-        if node < 0:
-            node = np.int64(origin + 1)
-            path[0] = 0
-        while node < past:
-            depth = trie_depth[node] - base
-            first = token_start[node]
-            last = token_start[node + 1]
-            if nodes + depth >= child.size or listed + last - first > list_token.size:
-                counts[0] = nodes
-                counts[1] = listed
-                counts[2] = e
-                counts[3] = node
-                return False
-            path[depth] = -1
-            path_byte[depth] = trie_byte[node]
-            for k in range(first, last):
-                token = tokens[k]
-                if row[token >> 5] & (np.int32(1) << np.int32(token & 31)):
-                    continue
-                if path[depth] < 0:
-                    # Nodes are made only on the way to a token that is needed.
-                    for d in range(1, depth + 1):
-                        if path[d] >= 0:
-                            continue
-                        parent = path[d - 1]
-                        byte = path_byte[d]
-                        found = of_root[byte] if parent == 0 else child[parent]
-                        while parent != 0 and found >= 0 and byte_of[found] != byte:
-                            found = sibling[found]
-                        if found < 0:
-                            found = np.int32(nodes)
-                            nodes += 1
-                            byte_of[found] = byte
-                            child[found] = -1
-                            first_id[found] = -1
-                            if parent == 0:
-                                of_root[byte] = found
-                            else:
-                                sibling[found] = child[parent]
-                                child[parent] = found
-                        path[d] = found
-                list_token[listed] = token
-                list_next[listed] = first_id[path[depth]]
-                first_id[path[depth]] = listed
-                listed += 1
-            node += 1
-        node = np.int64(-1)
-    counts[0] = nodes
-    counts[1] = listed
-    return True
-
-
-@jit(_int(
-    _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _bytes, _ints, _ints, _ints, _ints, _ints, _int, _int,
-))  # fmt: skip
-def _flatten(
-    byte_of, child, sibling, first_id, of_root, list_token, list_next, suffix_byte, suffix_depth,
-    suffix_next, suffix_ids, suffix_id_count, ids, start, used,
-):  # fmt: skip
-    """Lay the linked trie out in preorder from ``start`` on, its tokens in ``ids[used:]``; the new used."""
-    out = start
-    # Negative entries close a subtree. A node stands in the list once itself and once to be closed.
-    pending = np.empty(2 * child.size + 2, np.int64)
-    for byte in range(256):
-        if of_root[byte] < 0:
-            continue
-        pending[0] = np.int64(of_root[byte]) << 32
-        top = 1
-        while top > 0:
-            top -= 1
-            entry = pending[top]
-            if entry < 0:
-                suffix_next[-entry - 1] = out - start
-                continue
-            node = entry >> 32
-            depth = entry & 0xFFFFFFFF
-            suffix_byte[out] = byte_of[node]
-            suffix_depth[out] = depth
-            suffix_ids[out] = used
-            k = first_id[node]
-            while k >= 0:
-                ids[used] = list_token[k]
-                used += 1
-                k = list_next[k]
-            suffix_id_count[out] = used - suffix_ids[out]
-            pending[top] = -out - 1
-            top += 1
-            out += 1
-            below = child[node]
-            while below >= 0:
-                pending[top] = np.int64(below) << 32 | (depth + 1)
-                top += 1
-                below = sibling[below]
-    return used
-
-
-@jit(types.UniTuple(_int, 2)(arena_type, _ints, _int), apart=True)
-def _suffixes(arena, escapes, escape_count):
-    """Gather, as a trie, what is left of tokens behind each of ``escapes`` that are not allowed yet.
-
-    Returns:
-        where the trie lies in ``arena.suffix_*`` (preorder, first nodes at depth 0), and its nodes.
-    """
-    capacity = 1024
-    byte_of = np.empty(capacity, np.uint8)
-    child = np.empty(capacity, np.int32)
-    sibling = np.empty(capacity, np.int32)
-    first_id = np.empty(capacity, np.int32)
-    list_token = np.empty(capacity, np.int32)
-    list_next = np.empty(capacity, np.int32)
-    of_root = np.full(256, -1, np.int32)
-    counts = np.array([1, 0, 0, -1], np.int64)
-    while not _gather(
-        escapes, escape_count, arena.trie_byte, arena.trie_depth, arena.trie_next, arena.trie_token_start,
-        arena.trie_tokens, arena.scratch_row, arena.path, arena.path_byte, byte_of, child, sibling,
-        first_id, of_root, list_token, list_next, counts,
-    ):  # fmt: skip
-        capacity = 4 * capacity
-        byte_of = with_room(byte_of, capacity)
-        child = with_room(child, capacity)
-        sibling = with_room(sibling, capacity)
-        first_id = with_room(first_id, capacity)
-        list_token = with_room(list_token, capacity)
-        list_next = with_room(list_next, capacity)
-    start = arena.suffix_count
-    past = start + counts[0] - 1
-    arena.suffix_byte = with_room(arena.suffix_byte, past)
-    arena.suffix_depth = with_room(arena.suffix_depth, past)
-    arena.suffix_next = with_room(arena.suffix_next, past)
-    arena.suffix_ids = with_room(arena.suffix_ids, past)
-    arena.suffix_id_count = with_room(arena.suffix_id_count, past)
-    arena.ids = with_room(arena.ids, arena.id_count + counts[1])
-    arena.id_count = _flatten(
-        byte_of, child, sibling, first_id, of_root, list_token, list_next, arena.suffix_byte,
-        arena.suffix_depth, arena.suffix_next, arena.suffix_ids, arena.suffix_id_count, arena.ids, start,
-        arena.id_count,
-    )  # fmt: skip
-    arena.suffix_count = past
-    return np.int64(start), np.int64(past - start)
+@jit(types.boolean(arena_type, _int))
+def _has_special(arena, config):
+    """Whether ``config`` may consume special tokens."""
+    for item in range(arena.config_offsets[config], arena.config_offsets[config + 1]):
+        state = arena.item_state[item]
+        if arena.tok_offsets[state + 1] > arena.tok_offsets[state]:
+            return True
+    return False
 
 
 @jit(types.void(arena_type, _int))
@@ -392,59 +144,228 @@ def _add_special(arena, config):
                 row[token >> 5] |= np.int32(1) << np.int32(token & 31)
 
 
-@jit(_int(arena_type))
-def new_row(arena):
-    """The number of a fresh row; its words are not cleared."""
-    number = arena.row_count
-    arena.rows = with_room(arena.rows, (number + 1) * arena.words)
-    arena.row_count = number + 1
+@jit(_int(arena_type, _int))
+def _new_record(arena, config):
+    """A record with nothing in it."""
+    number = arena.tier1_count
+    arena.tier1_row = with_room(arena.tier1_row, number + 1)
+    arena.tier1_ids = with_room(arena.tier1_ids, number + 1)
+    arena.tier1_id_count = with_room(arena.tier1_id_count, number + 1)
+    arena.tier1_less = with_room(arena.tier1_less, number + 1)
+    arena.tier1_less_count = with_room(arena.tier1_less_count, number + 1)
+    arena.tier1_rests = with_room(arena.tier1_rests, number + 1)
+    arena.tier1_shared = with_room(arena.tier1_shared, number + 1)
+    arena.tier1_drop = with_room(arena.tier1_drop, number + 1)
+    arena.tier1_drop_count = with_room(arena.tier1_drop_count, number + 1)
+    arena.tier1_row[number] = -1
+    arena.tier1_ids[number] = 0
+    arena.tier1_id_count[number] = 0
+    arena.tier1_less[number] = 0
+    arena.tier1_less_count[number] = 0
+    arena.tier1_rests[number] = -1
+    arena.tier1_shared[number] = -1
+    arena.tier1_drop[number] = 0
+    arena.tier1_drop_count[number] = 0
+    arena.tier1_count = number + 1
+    arena.config_tier1[config] = number
     return number
+
+
+@jit(types.void(arena_type, _int, _int), apart=True)
+def _record_walk(arena, config, end):
+    """The record of a configuration from a walk of its own; ``end``: where most bytes lead, or DEAD."""
+    words = arena.words
+    row = arena.scratch_row
+    allowed, escape_count = np.int64(-1), np.int64(0)
+    escapes = np.empty(1, np.int32)
+    if end != DEAD:
+        allowed, escapes, escape_count = walk_chain(arena, config, end)
+    is_chain = allowed >= 0
+    if not is_chain:
+        none = np.uint64(0)
+        allowed, escapes, escape_count = walk(arena, config, np.zeros(256, np.uint8), none, none, np.int64(0))
+    has_special = _has_special(arena, config)
+    if has_special:
+        _add_special(arena, config)
+    number = _new_record(arena, config)
+    if is_chain or has_special or allowed > SPARSE_LIMIT:
+        dense = new_row(arena)
+        arena.tier1_row[number] = dense
+        copy_into(arena.rows, dense * words, row, 0, words)
+    else:
+        arena.tier1_ids[number] = arena.id_count
+        arena.tier1_id_count[number] = allowed
+        arena.id_count += allowed
+    if escape_count > 0:
+        arena.tier1_rests[number] = make_rests(arena, escapes, escape_count, row, np.int64(0))
+    if arena.tier1_row[number] >= 0:
+        clear(row, 0, words)
+    else:
+        first = np.int64(arena.tier1_ids[number])
+        for k in range(first, first + allowed):
+            row[arena.ids[k] >> 5] = 0
+
+
+@jit(types.void(arena_type, _int, _ints, _int, _ints, _int))
+def _change_row(arena, row, less, less_count, more, more_count):
+    """Take tokens out of a row, then add others."""
+    rows = arena.rows
+    place = row * arena.words
+    for k in range(less_count):
+        rows[place + (less[k] >> 5)] &= ~(np.int32(1) << np.int32(less[k] & 31))
+    for k in range(more_count):
+        rows[place + (more[k] >> 5)] |= np.int32(1) << np.int32(more[k] & 31)
+
+
+@jit(types.void(arena_type, _int, _int, _int, _ints, _int, _ints, _int, types.boolean), apart=True)
+def _share_rests(arena, number, other, row, escapes, escape_count, drops, drop_count, whole):
+    """Set the rests of record ``number``: those of ``other`` as far as they hold, and those of its own.
+
+    Args:
+        row: a row with the tokens of record ``number``.
+        escapes: nodes behind which the frame may be left, where it does otherwise than ``other``.
+        drops: nodes behind which nothing of ``other`` holds (both ascending).
+        whole: make rests of all, none shared: the record is a reference for others.
+    """
+    shared = np.int64(arena.tier1_rests[other])
+    place = row * arena.words
+    if shared < 0:
+        if escape_count > 0:
+            arena.tier1_rests[number] = make_rests(arena, escapes, escape_count, arena.rows, place)
+        return
+    low = np.int64(arena.rests_escape_offsets[shared])
+    high = np.int64(arena.rests_escape_offsets[shared + 1])
+    kept = np.empty(high - low + escape_count, np.int32)
+    kept_count = 0
+    dropped = np.empty(SPARSE_LIMIT, np.int32)
+    dropped_count = 0
+    fits = True
+    j = 0
+    past = np.int64(-1)
+    for k in range(low, high):
+        node = np.int64(arena.rests_escapes[k])
+        while j < drop_count and drops[j] <= node:
+            past = np.int64(arena.trie_next[drops[j]])
+            j += 1
+        if node >= past:
+            kept[kept_count] = node
+            kept_count += 1
+            continue
+        first = np.int64(arena.trie_token_start[node + 1])
+        last = np.int64(arena.trie_token_start[arena.trie_next[node]])
+        if dropped_count + last - first > dropped.size:
+            fits = False
+            continue
+        copy_into(dropped, dropped_count, arena.trie_tokens, first, last - first)
+        dropped_count += last - first
+    if not whole and (kept_count == high - low or (fits and kept_count > 0)):
+        arena.tier1_shared[number] = shared
+        arena.tier1_drop[number] = keep_ids(arena, dropped, dropped_count)
+        arena.tier1_drop_count[number] = dropped_count
+    elif kept_count > 0:
+        copy_into(kept, kept_count, escapes, 0, escape_count)
+        kept_count += escape_count
+        escapes = np.sort(kept[:kept_count])
+        escape_count = kept_count
+    if escape_count > 0:
+        arena.tier1_rests[number] = make_rests(arena, escapes, escape_count, arena.rows, place)
+
+
+@jit(types.void(arena_type, _int, _int, types.boolean), apart=True)
+def _record_differences(arena, config, reference, whole):
+    """The record of a configuration as its differences from that of ``reference``, which has a row.
+
+    ``whole``: it is to be a reference itself.
+    """
+    words = arena.words
+    other = np.int64(arena.config_tier1[reference])
+    base = np.int64(arena.tier1_row[other])
+    is_own = arena.tier1_less_count[other] > 0 or arena.tier1_id_count[other] > 0
+    if is_own:
+        # The other is kept as differences itself.
+        dense = new_row(arena)
+        copy_into(arena.rows, dense * words, arena.rows, base * words, words)
+        ids = arena.ids
+        first = np.int64(arena.tier1_less[other])
+        past = first + np.int64(arena.tier1_less_count[other])
+        second = np.int64(arena.tier1_ids[other])
+        last = second + np.int64(arena.tier1_id_count[other])
+        _change_row(arena, dense, ids[first:past], past - first, ids[second:last], last - second)
+        base = dense
+    counts, more, less, escapes, drops = walk_differences(arena, config, reference, base)
+    has_special = _has_special(arena, config)
+    number = _new_record(arena, config)
+    if not is_own and (counts[0] > SPARSE_LIMIT or counts[1] > SPARSE_LIMIT or has_special):
+        dense = new_row(arena)
+        copy_into(arena.rows, dense * words, arena.rows, base * words, words)
+        base = dense
+        is_own = True
+    arena.tier1_row[number] = base
+    # The row with all changes made: for good if it is the record's own, else while the rests are gathered.
+    _change_row(arena, base, less, counts[1], more, counts[0])
+    _share_rests(arena, number, other, base, escapes, counts[2], drops, counts[3], whole)
+    if is_own:
+        if has_special:
+            _add_special(arena, config)
+            place = base * words
+            for word in range(words):
+                arena.rows[place + word] |= arena.scratch_row[word]
+            clear(arena.scratch_row, 0, words)
+        return
+    _change_row(arena, base, more, counts[0], less, np.int64(0))
+    _change_row(arena, base, more, np.int64(0), less, counts[1])
+    arena.tier1_less[number] = keep_ids(arena, less, counts[1])
+    arena.tier1_less_count[number] = counts[1]
+    arena.tier1_ids[number] = keep_ids(arena, more, counts[0])
+    arena.tier1_id_count[number] = counts[0]
+
+
+@jit(types.UniTuple(_int, 2)(arena_type, _int), apart=True)
+def _nearest(arena, config):
+    """What to compare ``config`` with, or DEAD; and where most bytes lead from it (its twin, if it counts).
+
+    Compared is a twin that counts no more, where the limits are far, or a loop that most bytes lead to.
+    """
+    if arena.config_twin[config] < 0:
+        find_twin(arena, config)
+    twin = np.int64(arena.config_twin[config])
+    if twin != config:
+        if arena.config_twin[twin] < 0:
+            find_twin(arena, twin)
+        if arena.config_slack[config] >= SLACK and not _has_special(arena, twin):
+            return twin, np.int64(DEAD)
+        return np.int64(DEAD), dominant(arena, twin)
+    other = dominant(arena, config)
+    if other in (DEAD, config) or _has_special(arena, other):
+        return np.int64(DEAD), other
+    if arena.config_twin[other] < 0:
+        find_twin(arena, other)
+    if dominant(arena, other) == other:
+        return other, other
+    return np.int64(DEAD), other
 
 
 @jit(_int(arena_type, _int), apart=True)
 def tier1(arena, config):
     """The tier-1 record of a configuration over the unknown stack, made on first need."""
-    number = np.int64(arena.config_tier1[config])
-    if number >= 0:
-        return number
-    words = arena.words
-    row = arena.scratch_row
-    allowed, escapes, escape_count = _walk(arena, config)
-    has_special = False
-    for item in range(arena.config_offsets[config], arena.config_offsets[config + 1]):
-        state = arena.item_state[item]
-        has_special |= arena.tok_offsets[state + 1] > arena.tok_offsets[state]
-    if has_special:
-        _add_special(arena, config)
-    dense = np.int64(-1)
-    ids = np.int64(0)
-    id_count = np.int64(0)
-    if allowed > SPARSE_LIMIT or has_special:
-        dense = new_row(arena)
-    else:
-        ids = arena.id_count
-        id_count = allowed
-        arena.id_count += allowed
-    suffix, suffix_count = np.int64(0), np.int64(0)
-    if escape_count > 0:
-        suffix, suffix_count = _suffixes(arena, escapes, escape_count)
-    if dense >= 0:
-        copy_into(arena.rows, dense * words, row, 0, words)
-        fill_with(row, 0, words, 0)
-    else:
-        for k in range(ids, ids + id_count):
-            row[arena.ids[k] >> 5] = 0
-    number = arena.tier1_count
-    arena.tier1_row = with_room(arena.tier1_row, number + 1)
-    arena.tier1_ids = with_room(arena.tier1_ids, number + 1)
-    arena.tier1_id_count = with_room(arena.tier1_id_count, number + 1)
-    arena.tier1_suffix = with_room(arena.tier1_suffix, number + 1)
-    arena.tier1_suffix_count = with_room(arena.tier1_suffix_count, number + 1)
-    arena.tier1_row[number] = dense
-    arena.tier1_ids[number] = ids
-    arena.tier1_id_count[number] = id_count
-    arena.tier1_suffix[number] = suffix
-    arena.tier1_suffix_count[number] = suffix_count
-    arena.tier1_count = number + 1
-    arena.config_tier1[config] = number
-    return number
+    if arena.config_tier1[config] >= 0:
+        return np.int64(arena.config_tier1[config])
+    chain = np.empty(CHAIN, np.int64)
+    chain[0] = config
+    count = 1
+    while count > 0:
+        last = chain[count - 1]
+        reference, end = _nearest(arena, last)
+        if reference != DEAD:
+            if arena.config_tier1[reference] < 0 and count < CHAIN:
+                chain[count] = reference
+                count += 1
+                continue
+            known = np.int64(arena.config_tier1[reference])
+            if known >= 0 and arena.tier1_row[known] >= 0 and arena.tier1_shared[known] < 0:
+                _record_differences(arena, last, reference, count > 1)
+                count -= 1
+                continue
+        _record_walk(arena, last, end)
+        count -= 1
+    return np.int64(arena.config_tier1[config])

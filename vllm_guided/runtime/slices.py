@@ -1,0 +1,169 @@
+"""What is known of a vocabulary's tokens before any grammar: which bytes they hold, which bytes follow where.
+
+Slices are llguidance's idea: where a state loops on a large class of bytes, the set of tokens made of such
+bytes alone is a ready row, and only the rest of the trie is walked. Here any class will do: a row is kept
+for each ASCII byte (the tokens that hold it), so that the row of a class is found by taking rows away, and
+each trie node knows which bytes follow below it, so that a walk passes over all subtrees in which nothing
+but the loop can happen.
+"""
+
+# Compiled functions have numba signatures instead of annotations.
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from vllm_guided.numba_setup import jit
+from vllm_guided.runtime.arena import arena_type, clear, copy_into, with_room
+
+_int = types.int64
+_ints = types.int32[::1]
+_bytes = types.uint8[::1]
+_words = types.uint64[::1]
+
+#: Rows of ``slice_rows`` behind those of the 128 ASCII bytes: tokens with a byte from 0x80 on; tokens that
+#: are UTF-8 from a character's beginning on (the last character may be cut); all text tokens.
+NOT_ASCII, UTF8, ALL = 128, 129, 130
+#: Then, for n from 1 to SHORT, tokens of at most n characters: at ``UP_TO + n``.
+UP_TO, SHORT = 130, 32
+ROWS = UP_TO + SHORT + 1
+
+
+@jit(_int(_int, _int))
+def utf8_step(state, byte):
+    """The state of a UTF-8 decoder after one more byte; 0 between characters, -1 where it is no UTF-8.
+
+    States 1, 2, 3: so many continuation bytes are missing; 4 to 7: after E0, ED, F0, F4, whose next byte has
+    a range of its own (RFC 3629).
+    """
+    if state == 0:
+        if byte < 0x80:
+            return 0
+        if byte < 0xC2 or byte > 0xF4:
+            return -1
+        if byte < 0xE0:
+            return 1
+        if byte < 0xF0:
+            return 4 if byte == 0xE0 else 5 if byte == 0xED else 2
+        return 6 if byte == 0xF0 else 7 if byte == 0xF4 else 3
+    low, high = 0x80, 0xBF
+    if state == 4:
+        low = 0xA0
+    elif state == 5:
+        high = 0x9F
+    elif state == 6:
+        low = 0x90
+    elif state == 7:
+        high = 0x8F
+    if byte < low or byte > high:
+        return -1
+    return state - 1 if state < 4 else 1 if state < 6 else 2
+
+
+@jit(types.Tuple((_words, _bytes, _ints, _ints))(
+    _bytes, _ints, _ints, _ints, _ints, types.int64[::1], _bytes, _int,
+))  # fmt: skip
+def slices_of(trie_byte, trie_depth, trie_next, token_start, tokens, token_offsets, token_data, words):
+    """The slices of a vocabulary whose trie has n nodes.
+
+    Returns:
+        uint64[2 n]: the ASCII bytes on the edges below node i, as bits of words 2 i (bytes below 64) and
+        2 i + 1; bit 0 stands for byte 0 and for all bytes from 0x80 on. uint8[n]: how many bytes the
+        longest path below a node has (255: as many or more). int32[256]: tokens that begin with each byte.
+        int32[ROWS * words]: the rows named above.
+    """
+    count = trie_byte.size
+    below = np.zeros(2 * count, np.uint64)
+    height = np.zeros(count, np.uint8)
+    weight = np.zeros(256, np.int32)
+    one = np.uint64(1)
+    # Children come behind their parents in preorder, so backwards they are done before them.
+    for node in range(count - 1, 0, -1):
+        child = node + 1
+        past = trie_next[node]
+        most = 0
+        while child < past:
+            byte = np.int64(trie_byte[child])
+            bit = 0 if byte >= 128 else byte
+            place = 2 * node + (bit >> 6)
+            below[place] |= one << np.uint64(bit & 63)
+            below[2 * node] |= below[2 * child]
+            below[2 * node + 1] |= below[2 * child + 1]
+            most = max(most, min(254, np.int64(height[child])) + 1)
+            child = trie_next[child]
+        height[node] = most
+    node = 1
+    while node < count:
+        past = trie_next[node]
+        weight[trie_byte[node]] = token_start[past] - token_start[node]
+        node = past
+    rows = np.zeros(ROWS * words, np.int32)
+    for k in range(tokens.size):
+        token = tokens[k]
+        word = token >> 5
+        bit = np.int32(1) << np.int32(token & 31)
+        state = np.int64(0)
+        for place in range(token_offsets[token], token_offsets[token + 1]):
+            byte = np.int64(token_data[place])
+            rows[min(byte, NOT_ASCII) * words + word] |= bit
+            if state >= 0:
+                state = utf8_step(state, byte)
+        if state >= 0:
+            rows[UTF8 * words + word] |= bit
+        characters = 0
+        for place in range(token_offsets[token], token_offsets[token + 1]):
+            characters += 1 if token_data[place] & 0xC0 != 0x80 else 0
+        for limit in range(max(characters, 1), SHORT + 1):
+            rows[(UP_TO + limit) * words + word] |= bit
+        rows[ALL * words + word] |= bit
+    return below, height, weight, rows
+
+
+@jit(types.void(arena_type, types.uint64, types.uint64, types.boolean), apart=True)
+def _make_pure(arena, low, high, characters):
+    """Write the tokens made of a class of bytes alone to ``scratch_row``."""
+    words = arena.words
+    row = arena.scratch_row
+    rows = arena.slice_rows
+    copy_into(row, 0, rows, (UTF8 if characters else ALL) * words, words)
+    for byte in range(129 if not characters else 128):
+        if byte < 128:
+            part = low if byte < 64 else high
+            if (part >> np.uint64(byte & 63)) & np.uint64(1):
+                continue
+        source = rows[byte * words : byte * words + words]
+        for word in range(words):
+            row[word] &= ~source[word]
+
+
+@jit(_int(arena_type, types.uint64, types.uint64, types.boolean), apart=True)
+def pure_row(arena, low, high, characters):
+    """The number of the row of all tokens made of a class of bytes alone, made on first need.
+
+    Args:
+        low, high: the ASCII bytes below 64, and from 64 on, as bits.
+        characters: all characters beyond ASCII belong to the class, too (they may be cut at the end).
+    """
+    for k in range(arena.pure_count):
+        if arena.pure_low[k] == low and arena.pure_high[k] == high and arena.pure_wide[k] == characters:
+            return np.int64(arena.pure_row[k])
+    words = arena.words
+    number = arena.row_count
+    arena.rows = with_room(arena.rows, (number + 1) * words)
+    arena.row_count = number + 1
+    _make_pure(arena, low, high, characters)
+    copy_into(arena.rows, number * words, arena.scratch_row, 0, words)
+    clear(arena.scratch_row, 0, words)
+    k = arena.pure_count
+    arena.pure_low = with_room(arena.pure_low, k + 1)
+    arena.pure_high = with_room(arena.pure_high, k + 1)
+    arena.pure_wide = with_room(arena.pure_wide, k + 1)
+    arena.pure_row = with_room(arena.pure_row, k + 1)
+    arena.pure_low[k] = low
+    arena.pure_high[k] = high
+    arena.pure_wide[k] = characters
+    arena.pure_row[k] = number
+    arena.pure_count = k + 1
+    return number

@@ -30,6 +30,8 @@ rows        dense rows, ``words`` int32 each
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -177,7 +179,7 @@ def address(owner):
     return address_of(owner)
 
 
-def _pointer(context, builder, array_type, array, place):
+def _pointer(context: Any, builder: Any, array_type: Any, array: Any, place: Any) -> tuple[Any, int]:
     """A pointer to entry ``place`` of a contiguous array, and the size of an entry in bytes."""
     struct = context.make_array(array_type)(context, builder, value=array)
     size = context.get_abi_sizeof(context.get_data_type(array_type.dtype))
@@ -202,7 +204,7 @@ def copy_into(typing_context, target, place, source, start, count):
     return signature, code
 
 
-def _filling(value):
+def _filling(value: int) -> Any:
     """An intrinsic ``fill(target, place, count)`` that sets every byte of the entries to ``value``."""
 
     def fill(typing_context, target, place, count):

@@ -161,9 +161,9 @@ def _mark_near(arena, config, node, place, marks):
     return some
 
 
-@jit(_cut(arena_type, _int, _int, _bool, _ints, _int), apart=True)
+@jit(_cut(arena_type, _int, _bool, _ints, _int), apart=True)
 def _walk_near(arena, config, everything, cut, count):
-    """Append the tokens of the mask in ``scratch_row`` that real steps refuse, made near used items, or everywhere.
+    """Append the tokens of the laid out mask that real steps refuse, made near used items, or everywhere.
 
     Three configurations go down the trie: that of the mask; the real one as far as an item may be given up;
     and its plain twin, which is what is left of the mask where one was.
@@ -215,7 +215,7 @@ def _walk_near(arena, config, everything, cut, count):
     return cut, count
 
 
-@jit(_cut(arena_type, _int, _int, _int, _ints, _int), apart=True)
+@jit(_cut(arena_type, _int, _int, _ints, _int), apart=True)
 def _try_token(arena, config, token, cut, count):
     """Append ``token`` if the mask in ``scratch_row`` has it and real steps refuse it."""
     if _in_mask(arena, token):
@@ -229,7 +229,7 @@ def _try_token(arena, config, token, cut, count):
     return cut, count
 
 
-@jit(_cut(arena_type, _int, _int, _int, _int, _int, _ints, _int), apart=True)
+@jit(_cut(arena_type, _int, _int, _int, _int, _ints, _int), apart=True)
 def _try_tails(arena, config, node, skip, quoting, cut, count):
     """Try the tokens with a tail at or below ``node``, the commas before which may stand between items.
 
@@ -288,7 +288,7 @@ def _try_gaps(arena, config, bag, used, text, cut, count):
     return cut, count
 
 
-@jit(_cut(arena_type, _int, _int, _int, _int, _ints, _int), apart=True)
+@jit(_cut(arena_type, _int, _int, _int, _ints, _int), apart=True)
 def _try_items(arena, config, state, quoting, cut, count):
     """Try tokens that go on, behind blanks or a comma, as an item that ``state`` used or is reading."""
     here = state - BAG

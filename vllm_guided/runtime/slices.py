@@ -83,15 +83,15 @@ def slices_of(trie_byte, trie_depth, trie_next, token_start, tokens, token_offse
     for node in range(count - 1, 0, -1):
         child = node + 1
         past = trie_next[node]
-        most = 0
+        most = np.int64(0)
         while child < past:
             byte = np.int64(trie_byte[child])
-            bit = 0 if byte >= 128 else byte
-            place = 2 * node + (bit >> 6)
-            below[place] |= one << np.uint64(bit & 63)
+            known = np.int64(0) if byte >= 128 else byte
+            below[2 * node + (known >> 6)] |= one << np.uint64(known & 63)
             below[2 * node] |= below[2 * child]
             below[2 * node + 1] |= below[2 * child + 1]
-            most = max(most, min(254, np.int64(height[child])) + 1)
+            tall = np.int64(height[child])
+            most = max(most, tall + 1 if tall < 254 else np.int64(255))
             child = trie_next[child]
         height[node] = most
     node = 1
@@ -107,7 +107,8 @@ def slices_of(trie_byte, trie_depth, trie_next, token_start, tokens, token_offse
         state = np.int64(0)
         for place in range(token_offsets[token], token_offsets[token + 1]):
             byte = np.int64(token_data[place])
-            rows[min(byte, NOT_ASCII) * words + word] |= bit
+            line = byte if byte < NOT_ASCII else np.int64(NOT_ASCII)
+            rows[line * words + word] |= bit
             if state >= 0:
                 state = utf8_step(state, byte)
         if state >= 0:
@@ -115,7 +116,7 @@ def slices_of(trie_byte, trie_depth, trie_next, token_start, tokens, token_offse
         characters = 0
         for place in range(token_offsets[token], token_offsets[token + 1]):
             characters += 1 if token_data[place] & 0xC0 != 0x80 else 0
-        for limit in range(max(characters, 1), SHORT + 1):
+        for limit in range(characters if characters > 1 else 1, SHORT + 1):
             rows[(UP_TO + limit) * words + word] |= bit
         rows[ALL * words + word] |= bit
     return below, height, weight, rows

@@ -238,7 +238,7 @@ def _share_rests(arena, number, other, row, escapes, escape_count, drops, drop_c
     kept = np.empty(high - low + escape_count, np.int32)
     kept_count = 0
     dropped = np.empty(SPARSE_LIMIT, np.int32)
-    dropped_count = 0
+    dropped_count = np.int64(0)
     fits = True
     j = 0
     past = np.int64(-1)

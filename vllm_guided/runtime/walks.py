@@ -277,6 +277,7 @@ def walk_chain(arena, config, end):
             return refused
         length = turns + 1 if turns < ENDLESS else np.int64(ENDLESS)
     wide = _add_interest(arena, config, other)
+    may_leave = arena.config_flags[config] & ESCAPE != 0
     here = config
     for _ in range(min(length, arena.longest_token)):
         target = step(arena, here, example)
@@ -284,6 +285,7 @@ def walk_chain(arena, config, end):
             break
         here = target
         wide |= _add_interest(arena, here, other)
+        may_leave |= arena.config_flags[here] & ESCAPE != 0
         if here == DEAD:
             return refused
     low, high, interest_low, interest_high = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0)
@@ -301,7 +303,7 @@ def walk_chain(arena, config, end):
                 interest_high |= bit
     if characters:
         in_loop[128:] = 1
-    if wide and (not characters or arena.config_flags[here] & ESCAPE != 0):
+    if wide and (not characters or may_leave):
         interest_low |= np.uint64(1)
     row = arena.scratch_row
     words = arena.words
@@ -309,12 +311,15 @@ def walk_chain(arena, config, end):
     copy_into(row, 0, arena.rows, number * words, words)
     reach = np.int64(ENDLESS)
     if length < ENDLESS:
-        source = (UP_TO + min(length, SHORT)) * words
+        source = (UP_TO + (length if length < SHORT else np.int64(SHORT))) * words
         limits = arena.slice_rows
         for word in range(words):
             row[word] &= limits[source + word]
         if length > SHORT:
             reach = np.int64(SHORT)
+        if may_leave:
+            # Longer tokens of the chain's bytes may go on behind the frame.
+            reach = min(reach, length)
     return walk(arena, config, in_loop, interest_low, interest_high, reach)
 
 
@@ -332,14 +337,16 @@ def dominant(arena, config):
         weight[kind] += arena.byte_weight[byte]
         example[kind] = byte
     targets = np.zeros(size, np.int64)
-    best = 0
+    best = np.int64(0)
     for kind in range(size):
-        targets[kind] = step(arena, config, example[kind]) if weight[kind] > 0 else DEAD
+        targets[kind] = DEAD
+        if weight[kind] > 0:
+            targets[kind] = step(arena, config, example[kind])
         if targets[kind] == DEAD:
             weight[kind] = 0
         if weight[kind] > weight[best]:
-            best = kind
-    total = 0
+            best = np.int64(kind)
+    total = np.int64(0)
     for kind in range(size):
         if targets[kind] == targets[best]:
             total += weight[kind]

@@ -110,6 +110,7 @@ class Runtime:
                 continue
             twin = added.setdefault(key, rule)
             if twin != rule:
+                starts[rule] = starts[twin]
                 continue
             if rule in bag_of:
                 starts[rule] = next_situation + len(bags)

@@ -333,9 +333,9 @@ def dominant(arena, config):
     weight = np.zeros(size, np.int64)
     example = np.zeros(size, np.int64)
     for byte in range(256):
-        kind = np.int64(arena.map_class[256 * number + byte])
-        weight[kind] += arena.byte_weight[byte]
-        example[kind] = byte
+        group = np.int64(arena.map_class[256 * number + byte])
+        weight[group] += arena.byte_weight[byte]
+        example[group] = byte
     targets = np.zeros(size, np.int64)
     best = np.int64(0)
     for kind in range(size):

@@ -180,8 +180,6 @@ class Runtime:
         call_offsets, calls = _owned(automaton.call_offsets, chosen)
         tok_offsets, toks = _owned(automaton.token_offsets, chosen)
         returns = automaton.call_return[calls]
-        is_start = np.zeros(int(number[-1]) + 1, np.uint8)
-        is_start[list(first.values())] = 1
         numbers = entry.append_states(
             self.address,
             edge_offsets, automaton.edge_low[edges], automaton.edge_high[edges],
@@ -190,7 +188,7 @@ class Runtime:
             np.where(returns == TAIL, np.int32(TAIL), number[returns]),
             tok_offsets, symbols[automaton.token_symbol[toks]] if len(symbols) else np.zeros(0, np.int32),
             number[automaton.token_target[toks]],
-            automaton.accepting[chosen], is_start,
+            automaton.accepting[chosen],
         )  # fmt: skip
         for rule, place in first.items():
             starts[rule] = numbers[place]

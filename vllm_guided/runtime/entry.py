@@ -13,6 +13,7 @@ from numba import types
 
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime import arena as tables
+from vllm_guided.runtime import merging
 from vllm_guided.runtime.arena import (
     BAG,
     BEFORE,
@@ -32,7 +33,6 @@ from vllm_guided.runtime.borrowing import settle
 from vllm_guided.runtime.collecting import add, begin
 from vllm_guided.runtime.corrections import find_cut
 from vllm_guided.runtime.distinct import finish, step_bytes, step_token
-from vllm_guided.runtime.merging import enter_state, merge
 from vllm_guided.runtime.rows import fill_row
 from vllm_guided.runtime.straddling import index_tokens
 from vllm_guided.runtime.twins import append_twins
@@ -43,76 +43,18 @@ _bytes = types.uint8[::1]
 _bitmask = types.int32[:, ::1]
 
 
-@jit(_ints(_int, _ints, _bytes, _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _ints, _bytes, _bytes))
+@jit(_ints(_int, _ints, _bytes, _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _ints, _bytes))
 def append_states(
     address, edge_offsets, edge_low, edge_high, edge_target, call_offsets, call_start, call_return,
-    tok_offsets, tok_set, tok_target, accepting, is_start,
+    tok_offsets, tok_set, tok_target, accepting,
 ):  # fmt: skip
-    """Append n automaton states, but for those that have their equal in the arena.
-
-    Args:
-        *_offsets: int32[n + 1], which moves belong to each state; targets are these states, returns too
-            (negative: a tail call). call_start: a state of the arena, or -2 - s for the new state s.
-        is_start: uint8[n], states that rules start in.
-
-    Returns:
-        int32[n], the number of each in the arena.
-    """
+    """See :func:`vllm_guided.runtime.merging.append_states`."""
     arena = arena_at(address)
     settle(arena)
-    base = arena.state_count
-    bound = np.empty(call_start.size, np.int32)
-    for k in range(call_start.size):
-        bound[k] = max(call_start[k], np.int32(-2))
-    numbers, kept, codes = merge(
-        arena, base, edge_offsets, edge_low, edge_high, edge_target, call_offsets, bound, call_return,
-        tok_offsets, tok_set, tok_target, accepting, is_start,
+    return merging.append_states(
+        arena, edge_offsets, edge_low, edge_high, edge_target, call_offsets, call_start, call_return,
+        tok_offsets, tok_set, tok_target, accepting,
     )  # fmt: skip
-    count = kept.size
-    edges = np.int64(arena.edge_count)
-    calls = np.int64(arena.call_count)
-    toks = np.int64(arena.tok_count)
-    arena.edge_offsets = with_room(arena.edge_offsets, base + count + 1)
-    arena.call_offsets = with_room(arena.call_offsets, base + count + 1)
-    arena.tok_offsets = with_room(arena.tok_offsets, base + count + 1)
-    arena.accepting = with_room(arena.accepting, base + count)
-    arena.state_map = with_room(arena.state_map, base + count)
-    arena.edge_low = with_room(arena.edge_low, edges + edge_low.size)
-    arena.edge_high = with_room(arena.edge_high, edges + edge_low.size)
-    arena.edge_target = with_room(arena.edge_target, edges + edge_low.size)
-    arena.call_start = with_room(arena.call_start, calls + call_start.size)
-    arena.call_return = with_room(arena.call_return, calls + call_start.size)
-    arena.tok_set = with_room(arena.tok_set, toks + tok_set.size)
-    arena.tok_target = with_room(arena.tok_target, toks + tok_set.size)
-    for j in range(count):
-        state = kept[j]
-        for k in range(edge_offsets[state], edge_offsets[state + 1]):
-            arena.edge_low[edges] = edge_low[k]
-            arena.edge_high[edges] = edge_high[k]
-            arena.edge_target[edges] = numbers[edge_target[k]]
-            edges += 1
-        for k in range(call_offsets[state], call_offsets[state + 1]):
-            start = call_start[k]
-            arena.call_start[calls] = start if start >= 0 else numbers[-2 - start]
-            arena.call_return[calls] = numbers[call_return[k]] if call_return[k] >= 0 else call_return[k]
-            calls += 1
-        for k in range(tok_offsets[state], tok_offsets[state + 1]):
-            arena.tok_set[toks] = tok_set[k]
-            arena.tok_target[toks] = numbers[tok_target[k]]
-            toks += 1
-        arena.edge_offsets[base + j + 1] = edges
-        arena.call_offsets[base + j + 1] = calls
-        arena.tok_offsets[base + j + 1] = toks
-        arena.accepting[base + j] = accepting[state]
-        arena.state_map[base + j] = -1
-    arena.edge_count = edges
-    arena.call_count = calls
-    arena.tok_count = toks
-    arena.state_count = base + count
-    for j in range(count):
-        if codes[j] != 0:
-            enter_state(arena, codes[j], np.int64(base + j))
-    return numbers
 
 
 @jit(types.void(_int, _int, _int, _int, _int, _int))

@@ -17,7 +17,7 @@ from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import BOTTOM, arena_type, clear, copy_into, rehashed, with_room
 from vllm_guided.runtime.rests import run_rests
 from vllm_guided.runtime.stacks import hashed, sort_keys
-from vllm_guided.runtime.tier1 import new_row, rebased, tier1
+from vllm_guided.runtime.tier1 import covered, new_row, rebased, tier1
 
 _int = types.int64
 _ints = types.int32[::1]
@@ -217,10 +217,12 @@ def mask_of(arena, config):
         most += np.int64(arena.stack_offsets[stack + 1] - arena.stack_offsets[stack]) + 1
     split = np.empty((most, 2), np.int64)
     found_pairs = np.int64(0)
+    known = covered(arena, config)
     for k in range(low, low + count):
-        found_pairs = rebased(
-            arena, np.int64(arena.item_state[k]), np.int64(arena.item_stack[k]), split, found_pairs
-        )
+        if not known[k - low]:
+            found_pairs = rebased(
+                arena, np.int64(arena.item_state[k]), np.int64(arena.item_stack[k]), split, found_pairs
+            )
     count = found_pairs
     pairs = np.empty(count, np.int64)
     for k in range(count):

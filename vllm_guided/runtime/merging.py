@@ -16,7 +16,7 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import arena_type, with_room
+from vllm_guided.runtime.arena import VIRTUAL, arena_type, with_room
 from vllm_guided.runtime.stacks import mixed
 
 _int = types.int64
@@ -28,9 +28,9 @@ _codes = types.uint64[::1]
 CYCLE_LIMIT = 64
 
 
-@jit(types.Tuple((_ints, _ints))(_ints, _ints, _ints, _ints, _ints, _ints))
-def cycles(edge_offsets, edge_target, call_offsets, call_return, tok_offsets, tok_target):
-    """Strongly connected components of states (Tarjan 1972), those that others lead to first.
+@jit(types.Tuple((_ints, _ints))(_ints, _ints, _ints, _ints, _ints, _ints, _ints))
+def cycles(edge_offsets, edge_target, call_offsets, call_start, call_return, tok_offsets, tok_target):
+    """Strongly connected components of states (Tarjan 1972), those that others lead to or call first.
 
     Returns:
         the states by component, and where each component begins in that list (with the end).
@@ -64,14 +64,16 @@ def cycles(edge_offsets, edge_target, call_offsets, call_return, tok_offsets, to
             calls = call_offsets[state + 1] - call_offsets[state]
             toks = tok_offsets[state + 1] - tok_offsets[state]
             k = place[state]
-            if k < edges + calls + toks:
+            if k < edges + 2 * calls + toks:
                 place[state] = k + 1
                 if k < edges:
                     target = edge_target[edge_offsets[state] + k]
                 elif k < edges + calls:
                     target = call_return[call_offsets[state] + k - edges]
+                elif k < edges + 2 * calls:
+                    target = np.int32(-2 - call_start[call_offsets[state] + k - edges - calls])
                 else:
-                    target = tok_target[tok_offsets[state] + k - edges - calls]
+                    target = tok_target[tok_offsets[state] + k - edges - 2 * calls]
                 if target < 0:
                     continue
                 if index[target] < 0:
@@ -193,45 +195,120 @@ def _same(
     return True
 
 
-@jit(types.Tuple((_ints, _ints, _codes))(
-    arena_type, _int, _ints, _bytes, _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _ints, _bytes, _bytes,
+@jit(types.boolean(_int, _ints, _ints, _ints, _ints, _ints, _bytes))
+def _only_calls(state, edge_offsets, call_offsets, call_start, call_return, tok_offsets, accepting):
+    """Whether all that ``state`` does is a tail call of a rule whose start is a numbered state."""
+    first = call_offsets[state]
+    return (
+        accepting[state] == 0
+        and edge_offsets[state + 1] == edge_offsets[state]
+        and tok_offsets[state + 1] == tok_offsets[state]
+        and call_offsets[state + 1] - first == 1
+        and call_return[first] < 0
+        and 0 <= call_start[first] < VIRTUAL
+    )
+
+
+@jit(types.void(
+    arena_type, _int, _ints, _bytes, _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _ints, _bytes, _ints,
 ))  # fmt: skip
-def merge(
-    arena, base, edge_offsets, edge_low, edge_high, edge_target, call_offsets, call_start, call_return,
-    tok_offsets, tok_set, tok_target, accepting, is_start,
+def _append(
+    arena, state, edge_offsets, edge_low, edge_high, edge_target, call_offsets, call_start, call_return,
+    tok_offsets, tok_set, tok_target, accepting, chosen,
 ):  # fmt: skip
-    """Find for each of n new states the state of the arena that it is equal to, or number it anew.
+    """Append the moves of the new ``state``, targets by ``chosen``, as the arena's next state.
+
+    There must be room in the arrays of moves.
+    """
+    number = arena.state_count
+    edges = np.int64(arena.edge_count)
+    for k in range(edge_offsets[state], edge_offsets[state + 1]):
+        arena.edge_low[edges] = edge_low[k]
+        arena.edge_high[edges] = edge_high[k]
+        arena.edge_target[edges] = chosen[edge_target[k]]
+        edges += 1
+    calls = np.int64(arena.call_count)
+    for k in range(call_offsets[state], call_offsets[state + 1]):
+        arena.call_start[calls] = call_start[k]
+        arena.call_return[calls] = chosen[call_return[k]] if call_return[k] >= 0 else call_return[k]
+        calls += 1
+    toks = np.int64(arena.tok_count)
+    for k in range(tok_offsets[state], tok_offsets[state + 1]):
+        arena.tok_set[toks] = tok_set[k]
+        arena.tok_target[toks] = chosen[tok_target[k]]
+        toks += 1
+    arena.edge_offsets[number + 1] = edges
+    arena.call_offsets[number + 1] = calls
+    arena.tok_offsets[number + 1] = toks
+    arena.accepting[number] = accepting[state]
+    arena.state_map[number] = -1
+    arena.edge_count = edges
+    arena.call_count = calls
+    arena.tok_count = toks
+    arena.state_count = number + 1
+
+
+@jit(_ints(
+    arena_type, _ints, _bytes, _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _ints, _bytes,
+))  # fmt: skip
+def append_states(
+    arena, edge_offsets, edge_low, edge_high, edge_target, call_offsets, call_start, call_return, tok_offsets,
+    tok_set, tok_target, accepting,
+):  # fmt: skip
+    """Append n automaton states, but for those that have their equal in the arena.
+
+    A state that does nothing but call a rule, and ends with it, is the state where that rule starts.
 
     Args:
-        base: the number that the first new state gets. Calls of rules that are new themselves have
-            ``call_start`` -2 and keep a state from being equal to any.
-        *_offsets: int32[n + 1], by state; targets are new states. is_start: uint8[n], states where rules
-            start, which stay apart.
+        *_offsets: int32[n + 1], which moves belong to each state; targets are these states, returns too
+            (negative: a tail call). call_start: a state of the arena, or -2 - s for the new state s.
 
     Returns:
-        int32[n], each state's number in the arena; the new states that are to be appended, in order; the
-        codes of these by which ``enter_state`` remembers them (0: they cannot be looked up).
+        int32[n], the number of each in the arena.
     """
     count = edge_offsets.size - 1
-    order, starts = cycles(edge_offsets, edge_target, call_offsets, call_return, tok_offsets, tok_target)
+    order, starts = cycles(
+        edge_offsets, edge_target, call_offsets, call_start, call_return, tok_offsets, tok_target
+    )
+    call_start = call_start.copy()
     chosen = np.full(count, -1, np.int32)
-    kept = np.empty(count, np.int32)
+    first_call = np.int64(arena.call_count)
+    states = arena.state_count + count
+    arena.edge_offsets = with_room(arena.edge_offsets, states + 1)
+    arena.call_offsets = with_room(arena.call_offsets, states + 1)
+    arena.tok_offsets = with_room(arena.tok_offsets, states + 1)
+    arena.accepting = with_room(arena.accepting, states)
+    arena.state_map = with_room(arena.state_map, states)
+    arena.edge_low = with_room(arena.edge_low, arena.edge_count + edge_low.size)
+    arena.edge_high = with_room(arena.edge_high, arena.edge_count + edge_low.size)
+    arena.edge_target = with_room(arena.edge_target, arena.edge_count + edge_low.size)
+    arena.call_start = with_room(arena.call_start, arena.call_count + call_start.size)
+    arena.call_return = with_room(arena.call_return, arena.call_count + call_start.size)
+    arena.tok_set = with_room(arena.tok_set, arena.tok_count + tok_set.size)
+    arena.tok_target = with_room(arena.tok_target, arena.tok_count + tok_set.size)
     codes = np.zeros(count, np.uint64)
     code_of = np.zeros(count, np.uint64)
     outside = np.zeros(count, np.uint64)
     inside = np.zeros(count, np.uint8)
-    kept_count = 0
     for part in range(starts.size - 1):
         members = order[starts[part] : starts[part + 1]]
         size = members.size
         looked_up = size <= CYCLE_LIMIT
-        stays_apart = False
         for j in range(size):
             state = members[j]
             inside[state] = 1
             for k in range(call_offsets[state], call_offsets[state + 1]):
-                looked_up &= call_start[k] != -2
-            stays_apart |= is_start[state] != 0
+                if call_start[k] <= -2 and chosen[-2 - call_start[k]] >= 0:
+                    call_start[k] = chosen[-2 - call_start[k]]
+                # What calls a rule that is not numbered yet is in a recursion with it.
+                looked_up &= call_start[k] >= -1
+        if size == 1 and _only_calls(
+            np.int64(members[0]), edge_offsets, call_offsets, call_start, call_return, tok_offsets, accepting
+        ):
+            state = members[0]
+            inside[state] = 0
+            chosen[state] = call_start[call_offsets[state]]
+            continue
         if looked_up:
             # Moves that leave the cycle, or everything of a state that is in none.
             is_cycle = False
@@ -275,11 +352,10 @@ def merge(
                     codes[j] = code
                 for j in range(size):
                     code_of[members[j]] = codes[j]
-            found = not stays_apart
+            found = True
             for j in range(size):
                 known = _known_state(arena, code_of[members[j]])
-                # What this very call numbers is not in the arena yet, and is not compared.
-                found &= 0 <= known < base
+                found &= known >= 0
                 chosen[members[j]] = known
             if found:
                 for j in range(size):
@@ -293,13 +369,18 @@ def merge(
                     inside[members[j]] = 0
                 continue
         for j in range(size):
-            state = members[j]
+            chosen[members[j]] = arena.state_count + j
+        for j in range(size):
+            state = np.int64(members[j])
             inside[state] = 0
-            chosen[state] = base + kept_count
-            kept[kept_count] = state
-            if not looked_up:
-                code_of[state] = 0
-            kept_count += 1
-    for k in range(kept_count):
-        codes[k] = code_of[kept[k]]
-    return chosen, kept[:kept_count], codes[:kept_count]
+            _append(
+                arena, state, edge_offsets, edge_low, edge_high, edge_target, call_offsets, call_start,
+                call_return, tok_offsets, tok_set, tok_target, accepting, chosen,
+            )  # fmt: skip
+            if looked_up:
+                enter_state(arena, code_of[state], np.int64(chosen[state]))
+    # Calls of rules that were not numbered yet.
+    for k in range(first_call, arena.call_count):
+        if arena.call_start[k] <= -2:
+            arena.call_start[k] = chosen[-2 - arena.call_start[k]]
+    return chosen

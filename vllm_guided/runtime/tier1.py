@@ -24,10 +24,10 @@ from numba import types
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import BAG, DEAD, UNKNOWN, VIRTUAL, arena_type, clear, copy_into, with_room
 from vllm_guided.runtime.collecting import add, begin
-from vllm_guided.runtime.configurations import intern
+from vllm_guided.runtime.configurations import closure, intern
 from vllm_guided.runtime.rests import make_rests
 from vllm_guided.runtime.stacks import intern_stack, push
-from vllm_guided.runtime.twins import find_twin, representative
+from vllm_guided.runtime.twins import ENDLESS, find_twin, representative
 from vllm_guided.runtime.walks import SPARSE_LIMIT, dominant, walk, walk_chain, walk_differences
 
 _int = types.int64
@@ -35,18 +35,80 @@ _ints = types.int32[::1]
 
 #: This many counters directly above a state are taken into its mask's key.
 COUNTERS_TAKEN = 4
+#: A state that takes at least so many bytes itself takes along what it calls for the others.
+MANY_BYTES = 64
 #: A configuration whose counts are so many bytes from their limits is compared with one that does not count.
 SLACK = 16
 #: A reference's record may itself need one, and so on; so many are followed.
 CHAIN = 4
 
 
+@jit(types.boolean(arena_type, _int))
+def _takes_calls_along(arena, state):
+    """Whether ``state`` takes many bytes itself and calls rules for the others.
+
+    So does the middle of a name that may become any other: what it calls takes the other characters. Such a
+    state is compared with the loop that it leads to as a whole; others share the masks of what they call.
+    """
+    if state >= VIRTUAL or arena.call_offsets[state + 1] == arena.call_offsets[state]:
+        return False
+    taken = 0
+    for k in range(arena.edge_offsets[state], arena.edge_offsets[state + 1]):
+        taken += np.int64(arena.edge_high[k]) - np.int64(arena.edge_low[k]) + 1
+    return taken >= MANY_BYTES
+
+
 @jit(_int(arena_type, _int, _int))
 def _over(arena, state, base):
-    """The configuration of ``state`` alone on the stacks of ``base``."""
+    """The configuration of ``state`` on the stacks of ``base``, with what it calls if it takes that along."""
     begin(arena)
     add(arena, state, base)
+    if _takes_calls_along(arena, state):
+        closure(arena)
     return intern(arena, 0)
+
+
+@jit(_int(arena_type, _int, _int))
+def _onto(arena, stack, base):
+    """``stack``, which lies on the unknown one, on ``base`` instead; -1 where it has several members."""
+    tops = np.empty(COUNTERS_TAKEN, np.int64)
+    count = 0
+    while stack != UNKNOWN:
+        first = np.int64(arena.stack_offsets[stack])
+        if arena.stack_offsets[stack + 1] - first != 1 or arena.stack_flags[stack] != 0:
+            return np.int64(-1)
+        if count == tops.size:
+            return np.int64(-1)
+        tops[count] = arena.stack_state[first]
+        stack = np.int64(arena.stack_below[first])
+        count += 1
+    for k in range(count - 1, -1, -1):
+        base = push(arena, tops[k], base)
+    return base
+
+
+@jit(types.uint8[::1](arena_type, _int), apart=True)
+def covered(arena, config):
+    """Which items of ``config`` the tier-1 records of others know: what these call (``_over``)."""
+    low = np.int64(arena.config_offsets[config])
+    high = np.int64(arena.config_offsets[config + 1])
+    known = np.zeros(high - low, np.uint8)
+    if high - low == 1:
+        return known
+    for item in range(low, high):
+        state = np.int64(arena.item_state[item])
+        if known[item - low] or not _takes_calls_along(arena, state):
+            continue
+        closed = _over(arena, state, np.int64(UNKNOWN))
+        for k in range(np.int64(arena.config_offsets[closed]), np.int64(arena.config_offsets[closed + 1])):
+            stack = _onto(arena, np.int64(arena.item_stack[k]), np.int64(arena.item_stack[item]))
+            for other in range(low, high):
+                if (
+                    other != item and arena.item_state[other] == arena.item_state[k]
+                    and arena.item_stack[other] == stack
+                ):  # fmt: skip
+                    known[other - low] = 1
+    return known
 
 
 @jit(_int(arena_type, _int, _int, types.int64[:, ::1], _int), apart=True)
@@ -363,7 +425,9 @@ def tier1(arena, config):
                 continue
             known = np.int64(arena.config_tier1[reference])
             if known >= 0 and arena.tier1_row[known] >= 0 and arena.tier1_shared[known] < 0:
-                _record_differences(arena, last, reference, count > 1)
+                # What loops over a counter's body is compared with, later, by what counts.
+                whole = count > 1 or arena.config_slack[last] < ENDLESS
+                _record_differences(arena, last, reference, whole)
                 count -= 1
                 continue
         _record_walk(arena, last, end)

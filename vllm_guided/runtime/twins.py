@@ -83,7 +83,7 @@ def _loosened(arena, state):
 def find_twin(arena, config):
     """Set ``config_twin`` and ``config_slack``: the configuration with the counts below its tops loosened.
 
-    The twin of a configuration without such counts is itself.
+    The twin of a configuration without such counts is itself; its slack is ENDLESS, that of others less.
     """
     slack = np.int64(ENDLESS)
     low = np.int64(arena.config_offsets[config])
@@ -118,7 +118,7 @@ def find_twin(arena, config):
             add(arena, np.int64(arena.item_state[item]), whole)
         twin = intern(arena, np.int64(arena.config_flags[config]))
     arena.config_twin[config] = twin
-    arena.config_slack[config] = slack
+    arena.config_slack[config] = min(slack, ENDLESS - 1) if counted else ENDLESS
 
 
 @jit(types.void(arena_type, _int, _int))

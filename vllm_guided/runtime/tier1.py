@@ -52,7 +52,7 @@ def _takes_calls_along(arena, state):
     """
     if state >= VIRTUAL or arena.call_offsets[state + 1] == arena.call_offsets[state]:
         return False
-    taken = 0
+    taken = np.int64(0)
     for k in range(arena.edge_offsets[state], arena.edge_offsets[state + 1]):
         taken += np.int64(arena.edge_high[k]) - np.int64(arena.edge_low[k]) + 1
     return taken >= MANY_BYTES

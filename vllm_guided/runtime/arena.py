@@ -10,6 +10,7 @@ token_*     bytes of each token
 edge/call/tok_*  moves of automaton states, by state; state ids below ``VIRTUAL`` are real
 counter_*   counted repetitions; state ``VIRTUAL + n`` is "counter c has counted n - base[c]"
 bag_*, member_*  bags and their members; state ``BAG + n`` is a bag's situation, ``situation_*[n]``
+choice_*    what a bag calls where a member may begin, by situation and set of stacks
 flagset_*   sets of a bag's flags that are set (``bags.py``)
 text_*      texts of distinct items, each its parent and one more byte; used_*: lists of such texts
 tail_*, entry_*, gap_*, pair_*  tokens that go on behind a comma (``straddling.py``)
@@ -115,6 +116,8 @@ ARRAY_FIELDS: dict[str, types.Type] = {
     "gap_first": _ints, "gap_next": _ints, "gap_node": _ints,
     "neighbours": _bytes, "trie_child": _ints,
     "near_bytes": _bytes, "member_reading": _ints, "config_room": _ints,
+    "choice_key": types.int64[::1], "choice_first": _ints, "choice_count": _ints, "choice_start": _ints,
+    "choice_stack": _ints,
     "stack_mode": _bytes, "stack_plain": _ints, "config_tape": _ints, "config_plain": _ints,
     "config_cut": _ints, "config_cut_count": _ints, "config_twin": _ints, "config_slack": _ints,
     "config_byte": _ints, "config_after": _ints, "config_code": _ints, "stack_code": _ints,
@@ -150,7 +153,8 @@ COUNT_FIELDS = (
     "tier1_count", "suffix_count", "rests_count", "run_count", "pure_count", "mask_count", "id_count",
     "row_count", "mark", "work_count",
     "queue_count", "overflowed", "bag_count", "distinct_count", "situation_count", "flagset_count",
-    "state_entries", "text_count", "used_count", "tape", "visit", "most_commas", "tail_count", "pair_count",
+    "state_entries", "choice_entries", "choice_size", "text_count", "used_count", "tape", "visit",
+    "most_commas", "tail_count", "pair_count",
     "bags_looked_at", "odd_bags",
 )  # fmt: skip
 
@@ -341,6 +345,11 @@ def new_arena(
     arena.situation_used = np.empty(64, np.int32)
     arena.situation_from = np.empty(64, np.int32)
     arena.situation_table = np.full(256, -1, np.int32)
+    arena.choice_key = np.full(256, -1, np.int64)
+    arena.choice_first = np.empty(256, np.int32)
+    arena.choice_count = np.empty(256, np.int32)
+    arena.choice_start = np.empty(1024, np.int32)
+    arena.choice_stack = np.empty(1024, np.int32)
     arena.flagset_offsets = np.zeros(65, np.int32)
     arena.flagset_words = np.zeros(64, np.int64)
     arena.flagset_table = np.full(256, -1, np.int32)
@@ -526,6 +535,8 @@ def sizes(arena):
         + arena.member_start.size * 32
         + arena.situation_count * 24
         + arena.situation_table.size * 4
+        + arena.choice_key.size * 16
+        + arena.choice_start.size * 8
         + arena.flagset_words.size * 8
         + arena.flagset_table.size * 4
         + arena.text_count * 31

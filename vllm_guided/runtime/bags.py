@@ -301,6 +301,66 @@ def _after(arena, here, used):
     return situation(arena, bag, np.int64(AFTER), members, flags, used, np.int64(0))
 
 
+@jit(_int(arena_type, _int), apart=True)
+def _choice(arena, key):
+    """The place of ``key`` among the ``choice_*``, or where it is to be entered."""
+    if 2 * (arena.choice_entries + 1) > arena.choice_key.size:
+        keys = np.full(2 * arena.choice_key.size, -1, np.int64)
+        firsts = np.empty(keys.size, np.int32)
+        counts = np.empty(keys.size, np.int32)
+        size = np.uint64(keys.size - 1)
+        for k in range(arena.choice_key.size):
+            old = arena.choice_key[k]
+            if old >= 0:
+                slot = np.int64(mixed(old, np.int64(0)) & size)
+                while keys[slot] >= 0:
+                    slot = (slot + 1) & np.int64(size)
+                keys[slot] = old
+                firsts[slot] = arena.choice_first[k]
+                counts[slot] = arena.choice_count[k]
+        arena.choice_key = keys
+        arena.choice_first = firsts
+        arena.choice_count = counts
+    size = np.uint64(arena.choice_key.size - 1)
+    slot = np.int64(mixed(key, np.int64(0)) & size)
+    while arena.choice_key[slot] >= 0 and arena.choice_key[slot] != key:
+        slot = (slot + 1) & np.int64(size)
+    return slot
+
+
+@jit(types.void(arena_type, _int, _int, _bool), apart=True)
+def _add_members(arena, here, stack, remember):
+    """Add the members that may begin in situation ``here``, and append them to ``choice_*`` if asked to."""
+    bag = np.int64(arena.situation_bag[here])
+    used = np.int64(arena.situation_used[here])
+    is_last = _is_last(arena, here)
+    for member in range(arena.bag_offsets[bag], arena.bag_offsets[bag + 1]):
+        if not _may_take(arena, here, np.int64(member)):
+            continue
+        start = np.int64(arena.member_start[member])
+        if arena.member_distinct[member]:
+            begin = np.int64(arena.text_length[arena.tape]) if used >= 0 else np.int64(0)
+            inside = situation(
+                arena, bag, np.int64(BEFORE + 1 + member - arena.bag_offsets[bag]),
+                np.int64(arena.situation_members[here]), np.int64(arena.situation_flags[here]), used,
+                begin,
+            )  # fmt: skip
+            add(arena, start, push(arena, inside, stack))
+            continue
+        after = _after(arena, here, used)
+        # After the last one the bag has nothing left to do: come back to its caller.
+        last = is_last and _may_end(arena, after - BAG)
+        below = stack if last else push(arena, after, stack)
+        add(arena, start, below)
+        if remember:
+            k = arena.choice_size
+            arena.choice_start = with_room(arena.choice_start, k + 1)
+            arena.choice_stack = with_room(arena.choice_stack, k + 1)
+            arena.choice_start[k] = start
+            arena.choice_stack[k] = below
+            arena.choice_size = k + 1
+
+
 @jit(_int(arena_type, _int, _int), apart=True)
 def expand_bag(arena, state, stack):
     """Add what a bag's situation calls or returns to; the flags that returning sets.
@@ -323,24 +383,20 @@ def expand_bag(arena, state, stack):
                 add(arena, before, stack)
         return flags
     if phase == BEFORE:
-        is_last = _is_last(arena, here)
-        for member in range(arena.bag_offsets[bag], arena.bag_offsets[bag + 1]):
-            if not _may_take(arena, here, np.int64(member)):
-                continue
-            start = np.int64(arena.member_start[member])
-            if arena.member_distinct[member]:
-                begin = np.int64(arena.text_length[arena.tape]) if used >= 0 else np.int64(0)
-                inside = situation(
-                    arena, bag, np.int64(BEFORE + 1 + member - arena.bag_offsets[bag]),
-                    np.int64(arena.situation_members[here]), np.int64(arena.situation_flags[here]), used,
-                    begin,
-                )  # fmt: skip
-                add(arena, start, push(arena, inside, stack))
-                continue
-            after = _after(arena, here, used)
-            # After the last one the bag has nothing left to do: come back to its caller.
-            last = is_last and _may_end(arena, after - BAG)
-            add(arena, start, stack if last else push(arena, after, stack))
+        if arena.bag_distinct[bag]:
+            _add_members(arena, here, stack, False)
+            return np.int64(0)
+        slot = _choice(arena, state << 32 | stack)
+        if arena.choice_key[slot] < 0:
+            arena.choice_key[slot] = state << 32 | stack
+            arena.choice_first[slot] = arena.choice_size
+            arena.choice_entries += 1
+            _add_members(arena, here, stack, True)
+            arena.choice_count[slot] = arena.choice_size - np.int64(arena.choice_first[slot])
+            return np.int64(0)
+        first = np.int64(arena.choice_first[slot])
+        for k in range(first, first + np.int64(arena.choice_count[slot])):
+            add(arena, np.int64(arena.choice_start[k]), np.int64(arena.choice_stack[k]))
         return np.int64(0)
     inner = phase - (BEFORE + 1) + np.int64(arena.bag_offsets[bag])
     if used >= 0:

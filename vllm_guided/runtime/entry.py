@@ -247,12 +247,17 @@ def advance_bytes(address, config, data):
     return step_bytes(arena, config, data)
 
 
-@jit(types.boolean(_int, _int, _bitmask, _int))
+@jit(_int(_int, _int, _bitmask, _int))
 def fill(address, config, bitmask, place):
-    """Write the mask of ``config`` to row ``place`` of ``bitmask``; whether any token is allowed."""
+    """Write the mask of ``config`` to row ``place`` of ``bitmask``.
+
+    Returns 1, 0 where no token is allowed, and -1 where there is no such row or it is too narrow.
+    """
     arena = arena_at(address)
     settle(arena)
-    return fill_row(arena, config, bitmask, place)
+    if place < 0 or place >= bitmask.shape[0] or bitmask.shape[1] < arena.words:
+        return np.int64(-1)
+    return np.int64(1 if fill_row(arena, config, bitmask, place) else 0)
 
 
 @jit(types.boolean(_int, _int, _bitmask, _int))

@@ -93,17 +93,20 @@ class GrammarMatcher:
         runtime = self._runtime
         history = self._history
         if len(tokens) == 1:
-            token = index(tokens[0])
+            token = tokens[0]
+            if type(token) is not int:
+                token = index(token)
             if not 0 <= token < TOKEN_LIMIT:
                 return False
             with runtime.lock:
                 config = entry.advance(runtime.address, history[-1], token)
-                if config == DEAD and runtime.has_overflowed():
+            if config != DEAD:
+                history.append(config)
+                return True
+            with runtime.lock:
+                if runtime.has_overflowed():
                     raise _too_ambiguous()
-            if config == DEAD:
-                return False
-            history.append(config)
-            return True
+            return False
         reached = self._advance(tokens)
         if len(reached) < len(tokens):
             return False
@@ -151,12 +154,20 @@ class GrammarMatcher:
                 ambiguous, or the vocabulary cannot spell what it asks for. The row is all zeros.
         """
         runtime = self._runtime
-        array = as_bitmask(bitmask, runtime.words)
-        if not 0 <= row < len(array):
+        array = bitmask if type(bitmask) is np.ndarray else _from_tensor(bitmask)
+        try:
+            with runtime.lock:
+                filled = entry.fill(runtime.address, self._history[-1], array, row)
+        except TypeError:
+            # The compiled function takes no other arrays; say what is wrong with this one.
+            as_bitmask(array, runtime.words)
+            raise
+        if filled > 0:
+            return
+        if filled < 0:
+            as_bitmask(array, runtime.words)
             raise IndexError(f"row {row} of a bitmask with {len(array)} rows")
         with runtime.lock:
-            if entry.fill(runtime.address, self._history[-1], array, row):
-                return
             raise _too_ambiguous() if runtime.has_overflowed() else _not_spelt()
 
     def is_accepting(self) -> bool:

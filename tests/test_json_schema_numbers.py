@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -66,6 +67,17 @@ def test_numbers_beyond_doubles_are_refused():
 def test_keys_tell_long_decimals_apart():
     texts = ['{"maximum": 1.00000000000000000001}', '{"maximum": 1.0}', '{"maximum": 1.00000000000000000002}']
     assert len({constraint_key("json_schema", text, {}) for text in texts}) == 3
+
+
+def test_key_of_a_value_is_that_of_its_text():
+    value = {"é": [1, 1.0, -0.0, 2**70, True, None, "\ud83d"], "b": {"x": {}, "": []}}
+    for kind in ("json_schema", "structural_tag"):
+        key = constraint_key(kind, value, {})
+        assert constraint_key(kind, json.dumps(value, indent=2), {}) == key
+        assert constraint_key(kind, json.dumps(value, ensure_ascii=False), {}) == key
+    assert constraint_key("json_schema", '"a"', {}) != constraint_key("json_schema", "a", {})
+    assert constraint_key("json_schema", "1.0", {}) != constraint_key("json_schema", "1", {})
+    assert constraint_key("json_schema", "0.0", {}) != constraint_key("json_schema", "-0.0", {})
 
 
 # Random sets and texts, judged by arithmetic.

@@ -264,7 +264,7 @@ def test_same_text_again_is_found_without_parsing(monkeypatch: pytest.MonkeyPatc
     text = '{"type":  "object"}'
     automaton = compile_constraint("json_schema", text)
     assert compile_constraint("json_schema", '{"type":"object"}') is automaton
-    monkeypatch.setattr(constraints, "constraint_key", lambda *_: pytest.fail("parsed again"))
+    monkeypatch.setattr(constraints, "_read", lambda *_: pytest.fail("parsed again"))
     assert compile_constraint("json_schema", text) is automaton
     with pytest.raises(pytest.fail.Exception):
         compile_constraint("json_schema", text, any_whitespace=False)

@@ -92,7 +92,8 @@ def read_entry(kind: str, key: str) -> bytearray | None:
     None where there is none, or where the file is damaged. Counts as a use of the entry.
     """
     path = _path(kind, key)
-    if path is None:
+    # Most often there is none, which costs less to ask than an error of ``open``.
+    if path is None or not os.access(path, os.R_OK):
         return None
     try:
         with open(path, "rb") as file:

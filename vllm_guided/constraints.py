@@ -9,10 +9,12 @@ bytes, keyed by the constraint's content. What took long to compile is kept on d
 from __future__ import annotations
 
 import json
+import marshal
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import xxhash
@@ -22,7 +24,7 @@ from vllm_guided.automaton.automaton import Automaton
 from vllm_guided.automaton.build import build_automaton
 from vllm_guided.collector import paused
 from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint
-from vllm_guided.frontends.json_text import ExactFloat, members, number
+from vllm_guided.frontends.json_text import DECODER, JsonText, members
 from vllm_guided.grammar import ir
 
 #: Bytes of compiled automata that a process keeps.
@@ -76,7 +78,7 @@ def _ebnf(spec: Any, **options: Any) -> ir.Grammar:
 def _structural_tag(spec: Any, **options: Any) -> ir.Grammar:
     from vllm_guided.frontends.structural_tag import structural_tag_grammar
 
-    return structural_tag_grammar(spec, **options)
+    return structural_tag_grammar(spec.text if isinstance(spec, JsonText) else spec, **options)
 
 
 FRONTENDS: dict[str, Callable[..., ir.Grammar]] = {
@@ -92,62 +94,81 @@ FRONTENDS: dict[str, Callable[..., ir.Grammar]] = {
 
 #: Kinds whose specification is a text and nothing else.
 TEXTS = frozenset({"regex", "grammar", "lark", "ebnf"})
+#: Kinds whose specification is JSON, of which the text does as well.
+JSON_TEXTS = frozenset({"json_schema", "structural_tag"})
 
 
 def constraint_key(kind: str, spec: Any, options: dict[str, Any]) -> bytes:
     """A hash of the constraint. White space in JSON text does not count; the order of members does."""
-    if kind in ("json_schema", "structural_tag") and isinstance(spec, str):
-        try:
-            spec = json.loads(spec, object_pairs_hook=members, parse_float=_as_written)
-        except (ValueError, RecursionError):
-            # The frontend will say what is wrong with the text, or numbers have more digits than a key keeps.
-            return xxhash.xxh3_128(f"text {kind} {spec}".encode("utf-8", "surrogatepass")).digest()
-    text = _json_text(kind, [kind, spec, sorted(options.items())])
-    return xxhash.xxh3_128(text.encode()).digest()
+    return _key_of(kind, _read(kind, spec), _plain_options(kind, options))
 
 
-def _key_of(kind: str, spec: Any, options: dict[str, Any]) -> bytes:
-    """``constraint_key``, remembered by the text where the specification is one."""
+def _read(kind: str, spec: Any) -> Any:
+    """``spec`` as its frontend takes it: a text with its JSON value, any other text, or plain JSON.
+
+    A JSON text that is refused stays a text: the frontend says what is wrong with it.
+    """
+    if isinstance(spec, str) and kind in JSON_TEXTS:
+        with suppress(ValueError, RecursionError):
+            return JsonText(spec, DECODER.decode(spec))
+    return _plain(kind, spec)
+
+
+def _key_of(kind: str, read: Any, options: dict[str, Any]) -> bytes:
+    """The key of what ``_read`` and ``_plain_options`` return.
+
+    The key is part of what other processes of this version look up, so it hashes a form that has no
+    references: version 2 of ``marshal``, which depends on nothing but the values.
+    """
+    given = sorted(options.items())
+    text, value = (read.text, read.value) if isinstance(read, JsonText) else (read, read)
+    with suppress(ValueError):  # numbers of more digits than a float has; too deep
+        return xxhash.xxh3_128(marshal.dumps((kind, isinstance(read, str), value, given), 2)).digest()
+    whole = f"text {kind} {text if isinstance(text, str) else json.dumps(text)} {given}"
+    return xxhash.xxh3_128(whole.encode("utf-8", "surrogatepass")).digest()
+
+
+def _identified(kind: str, spec: Any, options: dict[str, Any]) -> tuple[bytes, Any]:
+    """The key, and what was read for it; None for a text that was met before, whose key is remembered."""
     if not isinstance(spec, str):
-        return constraint_key(kind, spec, options)
+        read = _read(kind, spec)
+        return _key_of(kind, read, options), read
     head = f"{kind} {sorted(options.items())} ".encode("utf-8", "surrogatepass")
     text = xxhash.xxh3_128(head + spec.encode("utf-8", "surrogatepass")).digest()
     key = _keys.get(text)
-    if key is None:
-        key = constraint_key(kind, spec, options)
-        if len(_keys) >= TEXTS_KEPT:
-            _keys.clear()
-        _keys[text] = key
-    return key
+    if key is not None:
+        return key, None
+    read = _read(kind, spec)
+    key = _key_of(kind, read, options)
+    if len(_keys) >= TEXTS_KEPT:
+        _keys.clear()
+    _keys[text] = key
+    return key, read
 
 
 _keys: dict[bytes, bytes] = {}
 
 
-def _as_written(text: str) -> float:
-    """A number that a key keeps whole; ValueError for others."""
-    value = number(text)
-    if isinstance(value, ExactFloat):
-        raise ValueError(text)
-    return value
+def _plain(kind: str, value: Any) -> Any:
+    """``value`` as its JSON text says it: lists for tuples, names for numbers as keys.
 
-
-def _json_text(kind: str, value: Any) -> str:
+    So that a frontend sees nothing that the key does not say: what it makes of one constraint then holds for
+    every other with that key.
+    """
+    if value is None or isinstance(value, str | bool):
+        return value
     try:
-        return json.dumps(value, separators=(",", ":"))
+        return json.loads(json.dumps(value, separators=(",", ":")), object_pairs_hook=members)
+    except GrammarError:
+        raise
     except (TypeError, ValueError) as error:
         raise InvalidConstraint(f"the {kind} constraint is not JSON: {error}") from error
     except RecursionError:
         raise ConstraintTooComplex(f"the {kind} constraint is nested too deeply") from None
 
 
-def _plain(kind: str, spec: Any) -> Any:
-    """``spec`` as its JSON text says it: lists for tuples, names for numbers as keys.
-
-    So that a frontend sees nothing that the key does not say: what it makes of one constraint then holds for
-    every other with that key.
-    """
-    return spec if isinstance(spec, str) else json.loads(_json_text(kind, spec), object_pairs_hook=members)
+def _plain_options(kind: str, options: dict[str, Any]) -> dict[str, Any]:
+    return {name: _plain(kind, value) for name, value in options.items()}
 
 
 class _AutomatonCache:
@@ -221,8 +242,8 @@ def compile_constraint(kind: str, spec: Any, **options: Any) -> Automaton:
         raise InvalidConstraint(f"unknown kind of constraint {kind!r}; known: {', '.join(FRONTENDS)}")
     if kind in TEXTS and not isinstance(spec, str):
         raise InvalidConstraint(f"a constraint of kind {kind} is a string, not {type(spec).__name__}")
-    given = {name: value for name, value in options.items() if value is not None}
-    key = _key_of(kind, spec, given)
+    given = _plain_options(kind, {name: value for name, value in options.items() if value is not None})
+    key, read = _identified(kind, spec, given)
 
     def make() -> Automaton:
         stored = store.load(key)
@@ -237,8 +258,7 @@ def compile_constraint(kind: str, spec: Any, **options: Any) -> Automaton:
 
     def build() -> Automaton:
         try:
-            plain = {name: _plain(kind, value) for name, value in given.items()}
-            return build_automaton(FRONTENDS[kind](_plain(kind, spec), **plain))
+            return build_automaton(FRONTENDS[kind](_read(kind, spec) if read is None else read, **given))
         except RecursionError:
             raise ConstraintTooComplex(
                 f"the {kind} constraint is nested too deeply; use references or repetition instead"

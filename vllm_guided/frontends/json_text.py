@@ -6,6 +6,8 @@ number, with the digits that a float would lose.
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -64,3 +66,19 @@ def number(text: str) -> float:
     found = ExactFloat(value)
     found.exact, found.text = exact, text
     return found
+
+
+def _no_number(word: str) -> Any:
+    raise InvalidConstraint(f"{word} is not JSON")
+
+
+#: Raises ValueError (of which ``GrammarError`` is one) and RecursionError.
+DECODER = json.JSONDecoder(object_pairs_hook=members, parse_constant=_no_number, parse_float=number)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonText:
+    """A JSON text and the value that ``DECODER`` reads from it, so that it is read once."""
+
+    text: str
+    value: Any

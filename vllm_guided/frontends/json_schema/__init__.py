@@ -46,6 +46,7 @@ from vllm_guided.frontends.json_schema.emitter import Emitter, Leaves
 from vllm_guided.frontends.json_schema.generic import add_generic
 from vllm_guided.frontends.json_schema.keywords import read
 from vllm_guided.frontends.json_schema.layout import layout_of
+from vllm_guided.frontends.json_text import JsonText
 from vllm_guided.grammar import ir
 
 __all__ = ["json_object_grammar", "json_schema_grammar"]
@@ -56,7 +57,7 @@ PROPERTY_ORDERS = ("any", "schema")
 
 
 def json_schema_grammar(
-    schema: dict[str, Any] | bool | str,
+    schema: dict[str, Any] | bool | str | JsonText,
     *,
     any_whitespace: bool = True,
     additional_properties: bool | None = None,
@@ -70,7 +71,7 @@ def json_schema_grammar(
     """The grammar of the JSON texts that are valid under ``schema``.
 
     Args:
-        schema: the schema, or its JSON text.
+        schema: the schema, its JSON text, or both.
         any_whitespace: blanks (at most 32 in a run) may stand between tokens; otherwise none does.
         additional_properties: ``False``: objects with ``properties`` or ``patternProperties`` that
             say nothing of additional ones allow none.
@@ -97,10 +98,14 @@ def json_schema_grammar(
         raise InvalidConstraint("whitespace_pattern and any_whitespace=False exclude each other")
     if property_order not in PROPERTY_ORDERS:
         raise InvalidConstraint(f'property_order is "any" or "schema", not {property_order!r}')
-    text = schema if isinstance(schema, str) else None
 
     def write() -> ir.Grammar:
-        root: Any = schema if text is None else parse(text)
+        root: Any = schema
+        text: str | None = None
+        if isinstance(schema, str):
+            root, text = parse(schema), schema
+        elif isinstance(schema, JsonText):
+            root, text = schema.value, schema.text
         with closing(Document(root, documents, text)) as document:
             algebra = Algebra(read, closed_objects=additional_properties is False)
             layout = layout_of(any_whitespace, whitespace_pattern)

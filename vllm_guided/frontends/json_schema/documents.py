@@ -30,7 +30,7 @@ from vllm_guided.frontends.json_schema.resources import (
     pointer,
     value_at,
 )
-from vllm_guided.frontends.json_text import members, number
+from vllm_guided.frontends.json_text import DECODER
 
 Scope = tuple[tuple[str, Resource], ...]
 """For each contested dynamic anchor met so far, by name: the outermost resource that has it."""
@@ -317,13 +317,6 @@ def _follow(resource: Resource, fragment: str) -> Path | None:
     return (*resource.path, *keys)
 
 
-def _no_number(word: str) -> Any:
-    raise InvalidConstraint(f"{word} is not JSON")
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=members, parse_constant=_no_number, parse_float=number)
-
-
 def parse(text: str) -> Any:
     """The JSON value of a text, members in order.
 
@@ -334,7 +327,7 @@ def parse(text: str) -> Any:
     try:
         if text.startswith("\ufeff"):
             raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)
-        return _DECODER.decode(text)
+        return DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise InvalidConstraint(
             f"the schema is not JSON: {error.msg}", where=f"line {error.lineno}, column {error.colno}"

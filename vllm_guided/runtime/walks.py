@@ -275,6 +275,11 @@ def walk_chain(arena, config, end):
         turns = _turns_left(arena, config)
         if length != ENDLESS or turns < 0:
             return refused
+        if turns < ENDLESS and (
+            step(arena, end, example) != end or _turns_left(arena, step(arena, config, example)) != turns - 1
+        ):
+            # Bytes of the chain that end no turn, as those of an escape, do not count.
+            return refused
         length = turns + 1 if turns < ENDLESS else np.int64(ENDLESS)
     wide = _add_interest(arena, config, other)
     may_leave = arena.config_flags[config] & ESCAPE != 0
@@ -420,7 +425,7 @@ def _differ_known(
                 node = after
                 continue
             beside = np.int32(DEAD)
-        if beside == DEAD:
+        elif beside == DEAD:
             # Where both live, the row has the tokens.
             for k in range(first, own):
                 more[counts[0]] = tokens[k]

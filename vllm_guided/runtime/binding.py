@@ -14,18 +14,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vllm_guided.automaton.automaton import TAIL, Automaton
+from vllm_guided.automaton.automaton import Automaton
 from vllm_guided.automaton.bags import MEMBER_ARRAYS
 from vllm_guided.automaton.prune import without_symbols
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
 from vllm_guided.grammar import ir
 from vllm_guided.runtime import arena as tables
 from vllm_guided.runtime import entry
+from vllm_guided.runtime.appending import append_rules
 from vllm_guided.runtime.slices import slices_of
 from vllm_guided.vocab.vocabulary import Vocabulary
 
 #: Virtual states (counters' counts) that fit behind ``VIRTUAL`` in an int32.
 VIRTUAL_ROOM = tables.BAG - tables.VIRTUAL - 1
+
+_APPENDED = (
+    "rule_offsets", "edge_offsets", "edge_low", "edge_high", "edge_target", "call_offsets", "call_rule",
+    "call_return", "token_offsets", "token_symbol", "token_target", "accepting",
+)  # fmt: skip
 
 
 class Runtime:
@@ -91,107 +97,75 @@ class Runtime:
 
     def _add_rules(self, automaton: Automaton, symbols: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         known = self._rule_start
-        offsets = automaton.rule_offsets.tolist()
-        bodies = automaton.counter_body.tolist()
-        minima, maxima = automaton.counter_minimum.tolist(), automaton.counter_maximum.tolist()
-        chosen = np.zeros(automaton.state_count, bool)
-        first_states = np.full(automaton.rule_count, -1, np.int64)
-        starts = np.full(automaton.rule_count, -1, np.int32)
+        keys = automaton.rule_keys
+        found = [known.get(key, -1) for key in keys]
+        starts = np.array(found, np.int32)
+        # By key: the first of the rules that are the same.
         added: dict[bytes, int] = {}
+        unknown = [rule for rule, start in enumerate(found) if start < 0]
+        own = [rule for rule in unknown if added.setdefault(keys[rule], rule) == rule]
+        if not own:
+            return starts
+        offsets, bodies = automaton.rule_offsets.tolist(), automaton.counter_body.tolist()
         counters: list[tuple[int, int, int, int]] = []
         virtual = self._virtual
         bag_of = {rule: number for number, rule in enumerate(automaton.bag_rule.tolist())}
         bags: list[int] = []
         next_situation = int(entry.next_situation(self.address)) if bag_of else 0
-        for rule, key in enumerate(automaton.rule_keys):
-            start = known.get(key)
-            if start is not None:
-                starts[rule] = start
-                continue
-            twin = added.setdefault(key, rule)
-            if twin != rule:
-                starts[rule] = starts[twin]
-                continue
+        new: list[int] = []
+        for rule in own:
             if rule in bag_of:
                 starts[rule] = next_situation + len(bags)
                 bags.append(bag_of[rule])
             elif bodies[rule] >= 0:
+                minimum, maximum = int(automaton.counter_minimum[rule]), int(automaton.counter_maximum[rule])
                 base = starts[rule] = tables.VIRTUAL + virtual
-                counters.append((int(base), minima[rule], maxima[rule], bodies[rule]))
+                counters.append((int(base), minimum, maximum, bodies[rule]))
                 # Room for the counts, and for the twins should the body have none yet.
-                virtual += max(minima[rule], maxima[rule]) + 1 + self._twin_room
+                virtual += max(minimum, maximum) + 1 + self._twin_room
                 if virtual > VIRTUAL_ROOM:
                     raise ConstraintTooComplex("the repetition counts of the constraints are too large")
             elif offsets[rule] < offsets[rule + 1]:
-                chosen[offsets[rule] : offsets[rule + 1]] = True
-                first_states[rule] = offsets[rule]
-        self._append(automaton, starts, first_states, chosen, symbols)
-        for rule, key in enumerate(automaton.rule_keys):
-            if starts[rule] < 0 and key in added:
-                starts[rule] = starts[added[key]]
+                new.append(rule)
+        twins_of = [(rule, added[keys[rule]]) for rule in unknown] if len(own) < len(unknown) else []
+        for rule, first in twins_of:
+            starts[rule] = starts[first]
+        if new:
+            first_of = np.arange(len(keys), dtype=np.int32)
+            for rule, first in twins_of:
+                first_of[rule] = first
+            append_rules(
+                self.address, np.array(new, np.int32), first_of, starts, symbols,
+                *(_writable(getattr(automaton, name)) for name in _APPENDED),
+            )  # fmt: skip
+            for rule, first in twins_of:
+                starts[rule] = starts[first]
         for base, minimum, maximum, body in counters:
             twins = self._twins.setdefault(int(starts[body]), base + max(minimum, maximum) + 1)
             entry.append_counter(self.address, base, minimum, maximum, int(starts[body]), twins)
-        for bag in bags:
-            self._append_bag(automaton, bag, starts)
-        known.update((key, int(starts[rule])) for key, rule in added.items() if starts[rule] >= 0)
+        if bags:
+            self._append_bags(automaton, bags, starts)
+        now = starts.tolist()
+        known.update((key, now[rule]) for key, rule in added.items() if now[rule] >= 0)
         self._virtual = virtual
         return starts
 
-    def _append_bag(self, automaton: Automaton, bag: int, starts: npt.NDArray[np.int32]) -> None:
-        low, high = automaton.bag_offsets[bag], automaton.bag_offsets[bag + 1]
-        first, past = automaton.bag_word_offsets[bag], automaton.bag_word_offsets[bag + 1]
-        rests = automaton.member_rest[low:high]
-        entry.append_bag(
-            self.address,
-            int(starts[automaton.bag_separator[bag]]), bool(automaton.bag_skips[bag]),
-            int(automaton.bag_minimum[bag]), int(automaton.bag_maximum[bag]),
-            int(automaton.bag_groups[bag]), int(automaton.bag_wanted[bag]),
-            automaton.bag_required[first:past].copy(), starts[automaton.member_rule[low:high]],
-            np.where(rests < 0, np.int32(-1), starts[rests]),
-            *(getattr(automaton, name)[low:high].copy() for name in MEMBER_ARRAYS[2:]),
-        )  # fmt: skip
-
-    def _append(
-        self,
-        automaton: Automaton,
-        starts: npt.NDArray[np.int32],
-        first_states: npt.NDArray[np.int64],
-        chosen: npt.NDArray[np.bool_],
-        symbols: npt.NDArray[np.int32],
-    ) -> None:
-        """Append the ``chosen`` states, and set ``starts`` of the rules that begin in ``first_states``."""
-        if not chosen.any():
-            return
-        # By new number: states that are chosen, in order. A rule without a start of its own yet is either new
-        # here or the twin of one that is.
-        number = np.cumsum(chosen, dtype=np.int32) - 1
-        new = np.flatnonzero(first_states >= 0)
-        first = dict(zip(new.tolist(), number[first_states[new]].tolist(), strict=True))
-        by_key = {automaton.rule_keys[rule]: place for rule, place in first.items()}
-        targets = np.array(
-            [
-                start if start >= 0 else -2 - by_key.get(key, -1)
-                for start, key in zip(starts.tolist(), automaton.rule_keys, strict=True)
-            ],
-            np.int32,
-        )
-        edge_offsets, edges = _owned(automaton.edge_offsets, chosen)
-        call_offsets, calls = _owned(automaton.call_offsets, chosen)
-        tok_offsets, toks = _owned(automaton.token_offsets, chosen)
-        returns = automaton.call_return[calls]
-        numbers = entry.append_states(
-            self.address,
-            edge_offsets, automaton.edge_low[edges], automaton.edge_high[edges],
-            number[automaton.edge_target[edges]],
-            call_offsets, targets[automaton.call_rule[calls]],
-            np.where(returns == TAIL, np.int32(TAIL), number[returns]),
-            tok_offsets, symbols[automaton.token_symbol[toks]] if len(symbols) else np.zeros(0, np.int32),
-            number[automaton.token_target[toks]],
-            automaton.accepting[chosen],
-        )  # fmt: skip
-        for rule, place in first.items():
-            starts[rule] = numbers[place]
+    def _append_bags(self, automaton: Automaton, bags: list[int], starts: npt.NDArray[np.int32]) -> None:
+        offsets, words = automaton.bag_offsets.tolist(), automaton.bag_word_offsets.tolist()
+        required = _writable(automaton.bag_required)
+        rest = np.where(automaton.member_rest < 0, np.int32(-1), starts[automaton.member_rest])
+        start = starts[automaton.member_rule]
+        members = (start, rest, *(_writable(getattr(automaton, name)) for name in MEMBER_ARRAYS[2:]))
+        separators = starts[automaton.bag_separator].tolist()
+        skips, wanted = automaton.bag_skips.tolist(), automaton.bag_wanted.tolist()
+        minima, maxima = automaton.bag_minimum.tolist(), automaton.bag_maximum.tolist()
+        groups = automaton.bag_groups.tolist()
+        for bag in bags:
+            low, past = offsets[bag], offsets[bag + 1]
+            entry.append_bag(
+                self.address, separators[bag], bool(skips[bag]), minima[bag], maxima[bag], groups[bag],
+                wanted[bag], required[words[bag] : words[bag + 1]], *[array[low:past] for array in members],
+            )  # fmt: skip
 
     def _set(self, symbol: ir.SpecialToken) -> int:
         number = self._set_number.get(symbol)
@@ -220,14 +194,9 @@ def _slices(vocabulary: Vocabulary, words: int) -> tuple[npt.NDArray[Any], ...]:
     )  # fmt: skip
 
 
-def _owned(
-    offsets: npt.NDArray[np.int32], chosen: npt.NDArray[np.bool_]
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-    """Where each chosen state's moves begin among those of all chosen states, and which moves these are."""
-    sizes = np.diff(offsets)
-    own = np.zeros(int(chosen.sum()) + 1, np.int32)
-    np.cumsum(sizes[chosen], out=own[1:])
-    return own, np.repeat(chosen, sizes)
+def _writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """``array`` as compiled functions take it: one that was unpickled may be read-only."""
+    return array if array.flags.writeable else array.copy()
 
 
 def token_ids(symbol: ir.SpecialToken, vocabulary: Vocabulary) -> npt.NDArray[np.int32]:

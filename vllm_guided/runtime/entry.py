@@ -13,7 +13,6 @@ from numba import types
 
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime import arena as tables
-from vllm_guided.runtime import merging
 from vllm_guided.runtime.arena import (
     BAG,
     BEFORE,
@@ -41,20 +40,6 @@ _int = types.int64
 _ints = types.int32[::1]
 _bytes = types.uint8[::1]
 _bitmask = types.int32[:, ::1]
-
-
-@jit(_ints(_int, _ints, _bytes, _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _ints, _bytes))
-def append_states(
-    address, edge_offsets, edge_low, edge_high, edge_target, call_offsets, call_start, call_return,
-    tok_offsets, tok_set, tok_target, accepting,
-):  # fmt: skip
-    """See :func:`vllm_guided.runtime.merging.append_states`."""
-    arena = arena_at(address)
-    settle(arena)
-    return merging.append_states(
-        arena, edge_offsets, edge_low, edge_high, edge_target, call_offsets, call_start, call_return,
-        tok_offsets, tok_set, tok_target, accepting,
-    )  # fmt: skip
 
 
 @jit(types.void(_int, _int, _int, _int, _int, _int))

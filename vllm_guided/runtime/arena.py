@@ -135,6 +135,7 @@ ARRAY_FIELDS: dict[str, types.Type] = {
     "suffix_byte": _bytes, "suffix_depth": _ints, "suffix_next": _ints, "suffix_ids": _ints,
     "suffix_id_count": _ints,
     "rests_offsets": _ints, "rests_escape_offsets": _ints, "rests_escapes": _ints,
+    "rests_large_offsets": _ints, "rests_large": _ints,
     "run_key": types.int64[::1], "run_ids": _ints, "run_id_count": _ints,
     "mask_offsets": _ints, "mask_pairs": _ints, "mask_row": _ints, "mask_less": _ints,
     "mask_less_count": _ints,
@@ -448,6 +449,8 @@ def new_arena(
     arena.rests_offsets = np.zeros(65, np.int32)
     arena.rests_escape_offsets = np.zeros(65, np.int32)
     arena.rests_escapes = np.empty(1024, np.int32)
+    arena.rests_large_offsets = np.zeros(65, np.int32)
+    arena.rests_large = np.empty(64, np.int32)
     arena.run_key = np.full(1024, -1, np.int64)
     arena.run_ids = np.empty(1024, np.int32)
     arena.run_id_count = np.empty(1024, np.int32)
@@ -556,7 +559,8 @@ def sizes(arena):
         + arena.map_count * 260
         + arena.next_count * 4
         + arena.tier1_count * 40
-        + arena.rests_count * 8
+        + arena.rests_count * 12
+        + arena.rests_large.size * 4
         + arena.rests_escapes.size * 4
         + arena.run_key.size * 16
         + arena.pure_count * 21

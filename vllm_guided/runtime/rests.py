@@ -3,6 +3,8 @@
 In: the trie nodes behind which a frame may be left (``escapes``). Out: a number, the *rests*: a trie of what
 follows behind these nodes, for the tokens that are not allowed whatever the stack. Its nodes lie in
 ``suffix_*`` in preorder, the first ones at depth 0; ``rests_escapes`` keeps the nodes that it is made of.
+Nodes with very many tokens behind them, as a blank, are not copied but walked where they are
+(``rests_large``): most of what follows is refused at its first byte.
 """
 
 # Compiled functions have numba signatures instead of annotations.
@@ -23,6 +25,9 @@ _int = types.int64
 _ints = types.int32[::1]
 _bytes = types.uint8[::1]
 _counts = types.int64[::1]
+
+#: A node with at least so many tokens behind it is not copied.
+LARGE = 512
 
 
 @jit(types.boolean(
@@ -152,6 +157,18 @@ def make_rests(arena, escapes, escape_count, row, place):
     Args:
         escapes: trie nodes, ascending. row, place: an array of words, and where the row begins in it.
     """
+    large = np.int64(arena.rests_large_offsets[arena.rests_count])
+    few = np.empty(escape_count, np.int32)
+    few_count = 0
+    for k in range(escape_count):
+        node = escapes[k]
+        if arena.trie_token_start[arena.trie_next[node]] - arena.trie_token_start[node + 1] < LARGE:
+            few[few_count] = node
+            few_count += 1
+        else:
+            arena.rests_large = with_room(arena.rests_large, large + 1)
+            arena.rests_large[large] = node
+            large += 1
     capacity = 1024
     byte_of = np.empty(capacity, np.uint8)
     child = np.empty(capacity, np.int32)
@@ -162,7 +179,7 @@ def make_rests(arena, escapes, escape_count, row, place):
     of_root = np.full(256, -1, np.int32)
     counts = np.array([1, 0, 0, -1], np.int64)
     while not _gather(
-        escapes, escape_count, arena.trie_byte, arena.trie_depth, arena.trie_next, arena.trie_token_start,
+        few, np.int64(few_count), arena.trie_byte, arena.trie_depth, arena.trie_next, arena.trie_token_start,
         arena.trie_tokens, row, place, arena.path, arena.path_byte, byte_of, child, sibling,
         first_id, of_root, list_token, list_next, counts,
     ):  # fmt: skip
@@ -195,6 +212,8 @@ def make_rests(arena, escapes, escape_count, row, place):
     copy_into(arena.rests_escapes, used, escapes, 0, escape_count)
     arena.rests_offsets[number + 1] = past
     arena.rests_escape_offsets[number + 1] = used + escape_count
+    arena.rests_large_offsets = with_room(arena.rests_large_offsets, number + 2)
+    arena.rests_large_offsets[number + 1] = large
     arena.rests_count = number + 1
     return number
 
@@ -235,12 +254,66 @@ def _run_known(
     return node, used
 
 
+@jit(types.UniTuple(_int, 2)(
+    _int, _int, _int, _int, _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _bytes, _ints, _ints, _ints,
+))  # fmt: skip
+def _run_known_below(
+    node, past, base, used, trie_byte, trie_depth, trie_next, token_start, tokens, ids, moves, classes,
+    config_row, config_map, path,
+):  # fmt: skip
+    """``_run_known`` on the nodes of the token trie itself below one at depth ``base``."""
+    while node < past:
+        depth = trie_depth[node] - base
+        origin = path[depth]
+        row = np.int64(config_row[origin])
+        if row < 0:
+            break
+        target = moves[row + classes[256 * np.int64(config_map[origin]) + trie_byte[node]]]
+        if target < 0:
+            break
+        if target == DEAD:
+            node = np.int64(trie_next[node])
+            continue
+        first = np.int64(token_start[node])
+        count = np.int64(token_start[node + 1]) - first
+        if used + count > ids.size:
+            break
+        path[depth + 1] = target
+        for k in range(count):
+            ids[used + k] = tokens[first + k]
+        used += count
+        node += 1
+    return node, used
+
+
+@jit(types.void(arena_type, _int, _int), apart=True)
+def _run_below(arena, origin, config):
+    """Append to ``ids`` the tokens below a trie node whose rest ``config`` allows."""
+    path = arena.path
+    path[1] = config
+    base = np.int64(arena.trie_depth[origin])
+    node = origin + 1
+    past = np.int64(arena.trie_next[origin])
+    while True:
+        node, used = _run_known_below(
+            node, past, base, arena.id_count, arena.trie_byte, arena.trie_depth, arena.trie_next,
+            arena.trie_token_start, arena.trie_tokens, arena.ids, arena.next, arena.map_class,
+            arena.config_row, arena.config_map, path,
+        )  # fmt: skip
+        arena.id_count = used
+        if node >= past:
+            return
+        count = np.int64(arena.trie_token_start[node + 1] - arena.trie_token_start[node])
+        arena.ids = with_room(arena.ids, used + count)
+        step(arena, np.int64(path[arena.trie_depth[node] - base]), np.int64(arena.trie_byte[node]))
+
+
 @jit(types.void(arena_type, _int, _int), apart=True)
 def _run(arena, rests, stack):
     """Append to ``ids`` the tokens of ``rests`` whose rest the real ``stack`` allows."""
     first = np.int64(arena.rests_offsets[rests])
     past = np.int64(arena.rests_offsets[rests + 1])
-    if first == past or stack in (BOTTOM, UNKNOWN):
+    if stack in (BOTTOM, UNKNOWN):
         return
     begin(arena)
     return_to(arena, stack)
@@ -248,6 +321,8 @@ def _run(arena, rests, stack):
     config = plain(arena, close(arena, np.int64(0)))
     if config == DEAD:
         return
+    for k in range(arena.rests_large_offsets[rests], arena.rests_large_offsets[rests + 1]):
+        _run_below(arena, np.int64(arena.rests_large[k]), config)
     # path[0] holds where the trie begins, path[1] the configuration at its root, and so on.
     path = arena.path
     path[0] = first

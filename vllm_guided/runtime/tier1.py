@@ -22,7 +22,17 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import BAG, DEAD, UNKNOWN, VIRTUAL, arena_type, clear, copy_into, with_room
+from vllm_guided.runtime.arena import (
+    BAG,
+    BOTTOM,
+    DEAD,
+    UNKNOWN,
+    VIRTUAL,
+    arena_type,
+    clear,
+    copy_into,
+    with_room,
+)
 from vllm_guided.runtime.collecting import add, begin
 from vllm_guided.runtime.configurations import closure, intern
 from vllm_guided.runtime.rests import make_rests
@@ -44,18 +54,37 @@ CHAIN = 4
 
 
 @jit(types.boolean(arena_type, _int))
+def _takes_many(arena, state):
+    """Whether ``state`` has edges for many bytes."""
+    taken = np.int64(0)
+    for k in range(arena.edge_offsets[state], arena.edge_offsets[state + 1]):
+        taken += np.int64(arena.edge_high[k]) - np.int64(arena.edge_low[k]) + 1
+    return taken >= MANY_BYTES
+
+
+@jit(types.boolean(arena_type, _int))
+def _is_free(arena, state):
+    """Whether ``state`` takes many bytes and may end, now or after the next one."""
+    if not _takes_many(arena, state):
+        return False
+    if arena.accepting[state]:
+        return True
+    for k in range(arena.edge_offsets[state], arena.edge_offsets[state + 1]):
+        target = np.int64(arena.edge_target[k])
+        if arena.accepting[target] and _takes_many(arena, target):
+            return True
+    return False
+
+
+@jit(types.boolean(arena_type, _int))
 def _takes_calls_along(arena, state):
     """Whether ``state`` takes many bytes itself and calls rules for the others.
 
     So does the middle of a name that may become any other: what it calls takes the other characters. Such a
     state is compared with the loop that it leads to as a whole; others share the masks of what they call.
     """
-    if state >= VIRTUAL or arena.call_offsets[state + 1] == arena.call_offsets[state]:
-        return False
-    taken = np.int64(0)
-    for k in range(arena.edge_offsets[state], arena.edge_offsets[state + 1]):
-        taken += np.int64(arena.edge_high[k]) - np.int64(arena.edge_low[k]) + 1
-    return taken >= MANY_BYTES
+    has_calls = state < VIRTUAL and arena.call_offsets[state + 1] > arena.call_offsets[state]
+    return has_calls and _takes_many(arena, state)
 
 
 @jit(_int(arena_type, _int, _int))
@@ -111,12 +140,19 @@ def covered(arena, config):
     return known
 
 
+@jit(_int(_int))
+def _ground(below):
+    """What stands for the stacks ``below`` in a mask's key: nothing is unknown of the empty one."""
+    return np.int64(BOTTOM if below == BOTTOM else UNKNOWN)
+
+
 @jit(_int(arena_type, _int, _int, types.int64[:, ::1], _int), apart=True)
 def rebased(arena, state, stack, pairs, count):
     """Split ``state`` on ``stack`` into what tier 1 may know and the real stacks below that.
 
     Each pair appended to ``pairs`` from ``count`` on is a configuration over the unknown stack, and the
-    set of stacks that the unknown one stands for. Together they are the same as ``state`` on ``stack``.
+    set of stacks that the unknown one stands for (or a configuration over the empty stack, and that).
+    Together they are the same as ``state`` on ``stack``.
 
     Returns the new count.
     """
@@ -124,9 +160,20 @@ def rebased(arena, state, stack, pairs, count):
     high = np.int64(arena.stack_offsets[stack + 1])
     keys = np.empty(high - low, np.int64)
     plain = 0
+    # Where free text may end after each character, what follows is better known.
+    may_end = _is_free(arena, state)
+    if may_end and stack == BOTTOM:
+        pairs[count, 0] = _over(arena, state, stack)
+        pairs[count, 1] = stack
+        return count + 1
     for k in range(low, high):
         top = np.int64(arena.stack_state[k])
         below = np.int64(arena.stack_below[k])
+        if may_end and top < VIRTUAL:
+            pairs[count, 0] = _over(arena, state, push(arena, top, _ground(below)))
+            pairs[count, 1] = below
+            count += 1
+            continue
         if top < VIRTUAL or top >= BAG:
             keys[plain] = top << 32 | below
             plain += 1
@@ -143,14 +190,14 @@ def rebased(arena, state, stack, pairs, count):
             tops[taken] = arena.stack_state[first]
             below = np.int64(arena.stack_below[first])
             taken += 1
-        base = np.int64(UNKNOWN)
+        base = _ground(below)
         # The frame below is taken along, too: a counter may be left after each item, and nothing but what
         # follows there would be known of all tokens that end the repetition.
         first = np.int64(arena.stack_offsets[below])
         alone = arena.stack_offsets[below + 1] - first == 1 and arena.stack_flags[below] == 0
         if alone and arena.stack_state[first] < VIRTUAL:
-            base = push(arena, np.int64(arena.stack_state[first]), base)
             below = np.int64(arena.stack_below[first])
+            base = push(arena, np.int64(arena.stack_state[first]), _ground(below))
         for position in range(taken - 1, -1, -1):
             base = push(arena, representative(arena, tops[position]), base)
         pairs[count, 0] = _over(arena, state, base)

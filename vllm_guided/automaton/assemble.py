@@ -6,6 +6,7 @@ which they are called, so that it makes no difference which of them were compile
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,9 @@ def assembled(rules: OwnRules) -> Automaton:
         numbers[rule] = number_of.get(fragment.key, 0)
     place = np.array(numbers, np.int32)
 
-    sizes, widths = np.diff(rules.rule_offsets), np.diff(rules.callee_offsets)
+    sizes = rules.rule_offsets[1:] - rules.rule_offsets[:-1]
+    widths = rules.callee_offsets[1:] - rules.callee_offsets[:-1]
+    taken = np.array(own, np.int32)
     columns = [rules.degrees, rules.labels, rules.targets, rules.accepting, rules.callees]
     if len(fragment_of) > len(nfa.compiled):
         # Rules that have become fragments are in the way.
@@ -49,16 +52,16 @@ def assembled(rules: OwnRules) -> Automaton:
         columns = [column[mask] for column, mask in zip(columns, chosen, strict=True)]
     degrees, labels, targets, accepting, callees = columns
     called = [number_of[callee.key] for each in fragments for callee in each.callees]
-    rule_offsets = _offsets([*sizes[own].tolist(), *(len(each.degrees) for each in fragments)])
+    rule_offsets = _offsets([*sizes[taken].tolist(), *(len(each.degrees) for each in fragments)])
     moves_by_kind = spliced(
         rule_offsets,
         np.concatenate([degrees, *(each.degrees for each in fragments)]),
         np.concatenate([labels, *(each.labels for each in fragments)]),
         np.concatenate([targets, *(each.targets for each in fragments)]),
-        _offsets([*widths[own].tolist(), *(len(each.callees) for each in fragments)]),
+        _offsets([*widths[taken].tolist(), *(len(each.callees) for each in fragments)]),
         np.concatenate([place[callees], np.array(called, np.int32)]),
     )
-    bodies = rules.bodies[own]
+    bodies = rules.bodies[taken]
     bodies = np.where(bodies >= 0, place[bodies], np.int32(-1))
     counted = [number_of[each.callees[0].key] if each.counter else -1 for each in fragments]
     arrays: dict[str, Any] = dict(zip(_SPLICED, moves_by_kind, strict=True)) | rules.bags.arrays(numbers)
@@ -66,8 +69,8 @@ def assembled(rules: OwnRules) -> Automaton:
         "rule_offsets": rule_offsets,
         "accepting": np.concatenate([accepting, *(each.accepting for each in fragments)]),
         "counter_body": _joined(bodies, counted),
-        "counter_minimum": _joined(rules.minima[own], [each.minimum for each in fragments]),
-        "counter_maximum": _joined(rules.maxima[own], [each.maximum for each in fragments]),
+        "counter_minimum": _joined(rules.minima[taken], [each.minimum for each in fragments]),
+        "counter_maximum": _joined(rules.maxima[taken], [each.maximum for each in fragments]),
     }
     # A start rule that leads nowhere derives only the empty string.
     leads = bodies[0] >= 0 or 0 in rules.bags.rules or (sizes[0] > 0 and degrees[0] > 0)
@@ -106,6 +109,4 @@ def _joined(own: Ints, others: list[int]) -> Ints:
 
 
 def _offsets(sizes: list[int]) -> Ints:
-    offsets = np.zeros(len(sizes) + 1, np.int32)
-    np.cumsum(sizes, out=offsets[1:])
-    return offsets
+    return np.array([0, *accumulate(sizes)], np.int32)

@@ -10,13 +10,13 @@ ended there, too.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain
 
 import numpy as np
 from xxhash import xxh3_128_digest as digest
 
-from vllm_guided.automaton.components import grouped, strong_components
+from vllm_guided.automaton.components import strong_components
 
 #: Rules in a circle that take more rounds are named by their order instead, which differs between grammars.
 MAX_ROUNDS = 24
@@ -34,12 +34,10 @@ def rule_keys(
     """
     count = len(contents)
     keys = [known.get(rule, b"") for rule in range(count)]
-    pairs = array("i")
-    for rule, callees in enumerate(called):
-        for callee in callees:
-            pairs.append(rule)
-            pairs.append(callee)
-    order, component = strong_components(*grouped(count, np.array(pairs, np.int32)))
+    order, component = strong_components(
+        np.array([0, *accumulate(map(len, called))], np.int32),
+        np.array([*chain.from_iterable(called)], np.int32),
+    )
     components: list[list[int]] = [[] for _ in range(count)]
     for rule, number in zip(order.tolist(), component[order].tolist(), strict=True):
         components[number].append(rule)

@@ -27,13 +27,13 @@ Adjacency = tuple[Ints, Ints, Ints]
 
 def recursive_groups(rules: int, pairs: Ints) -> list[list[int]]:
     """The sets of rules that call one another from the left; ``pairs`` is caller, callee, ..."""
-    _, component = strong_components(*grouped(rules, pairs))
-    sizes = np.bincount(component, minlength=1)
+    order, component = strong_components(*grouped(rules, pairs))
     loops = pairs[::2][pairs[::2] == pairs[1::2]]
+    if not loops.size and component[order[-1]] == rules - 1:
+        return []  # as many components as rules
+    sizes = np.bincount(component, minlength=1)
     found = sizes > 1
     found[component[loops]] = True
-    if not found.any():
-        return []
     return [np.flatnonzero(component == number).tolist() for number in np.flatnonzero(found)]
 
 

@@ -53,7 +53,7 @@ class OwnRules:
         self.rule_offsets, self.edge_offsets = rule_offsets, edge_offsets
         self.labels, self.targets, self.accepting = labels, targets, accepting
         self.callee_offsets, self.callees = callee_offsets, callees
-        self.degrees = np.diff(edge_offsets)
+        self.degrees = edge_offsets[1:] - edge_offsets[:-1]
         self.bodies, self.maxima = nfa.table[:, BODY], nfa.table[:, MAXIMUM]
         # A counter's frame never counts an empty body, so a nullable body only has a lower bound of 1.
         at_least_one = np.where(nullable[self.bodies], 1, np.maximum(nfa.table[:, MINIMUM], 1))

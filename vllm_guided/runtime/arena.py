@@ -272,11 +272,11 @@ def new_arena(
 ):  # fmt: skip
     """An empty arena for a vocabulary; ``words`` int32 words make a row.
 
-    ``reserve``: bytes that it is expected to grow to. Address space is taken for what may fill them, so that
-    the large arrays are not copied while requests wait; memory is taken only as it is used.
+    ``reserve``: bytes that it may grow to. Address space for a part of them, some 40 %, is taken at once, so
+    that the large arrays are not copied while requests wait; memory is taken only as it is used.
     """
-    many = max(1024, reserve >> 9)
-    moves = max(8192, reserve >> 5)
+    many = max(1024, reserve >> 11)
+    moves = max(8192, reserve >> 7)
     owner = structref.new(owner_type)
     arena = arena_at(address_of(owner))
     arena.retired = np.zeros(RETIRED_LIMIT, np.int64)
@@ -466,7 +466,7 @@ def new_arena(
     arena.mask_own = np.empty(256, np.uint8)
     arena.mask_table = np.full(1024, -1, np.int32)
     arena.ids = np.empty(moves, np.int32)
-    arena.rows = np.empty(max(16 * words, reserve >> 2), np.int32)
+    arena.rows = np.empty(max(16 * words, reserve >> 4), np.int32)
     arena.work_state = np.empty(256, np.int32)
     arena.work_stack = np.empty(256, np.int32)
     arena.work_key = np.empty(256, np.int64)

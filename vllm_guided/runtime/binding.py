@@ -42,13 +42,11 @@ class Runtime:
         self.vocabulary = vocabulary
         self.words = (vocabulary.size + 31) // 32
         self.lock = threading.Lock()
-        trie = vocabulary.trie
-        self.arena = tables.new_arena(
-            trie.node_byte, trie.node_depth, trie.node_next, trie.node_token_start, trie.node_tokens,
-            *_slices(vocabulary, self.words), vocabulary.token_offsets, vocabulary.token_data,
-            np.array(vocabulary.stop_token_ids, np.int32), self.words, vocabulary.max_token_length,
-            reserve,
-        )  # fmt: skip
+        try:
+            self.arena = self._new_arena(reserve)
+        except MemoryError:
+            # Address space may be limited; then the arrays grow as they are filled.
+            self.arena = self._new_arena(0)
         #: For the functions of ``entry.py``.
         self.address = int(tables.address(self.arena))
         self._rule_start: dict[bytes, int] = {}
@@ -59,6 +57,17 @@ class Runtime:
         self._twin_room = 4 * (vocabulary.max_token_length + 1)
         #: Where the twins of the counters over a body begin, by the body's first state.
         self._twins: dict[int, int] = {}
+
+    def _new_arena(self, reserve: int) -> tables.Arena:
+        vocabulary = self.vocabulary
+        trie = vocabulary.trie
+        made: tables.Arena = tables.new_arena(
+            trie.node_byte, trie.node_depth, trie.node_next, trie.node_token_start, trie.node_tokens,
+            *_slices(vocabulary, self.words), vocabulary.token_offsets, vocabulary.token_data,
+            np.array(vocabulary.stop_token_ids, np.int32), self.words, vocabulary.max_token_length,
+            reserve,
+        )  # fmt: skip
+        return made
 
     @property
     def nbytes(self) -> int:

@@ -87,9 +87,11 @@ class GrammarCompiler:
 
     def runtime(self) -> Runtime:
         """The tables that new matchers use."""
-        if self._runtime.nbytes > self.max_bytes:
+        # Looked at when a request begins: what requests that run add until then must fit, too.
+        limit = self.max_bytes - self.max_bytes // 8
+        if self._runtime.nbytes > limit:
             with self._lock:
-                if self._runtime.nbytes > self.max_bytes:
+                if self._runtime.nbytes > limit:
                     self._runtime = Runtime(self.vocabulary, self.max_bytes)
         return self._runtime
 

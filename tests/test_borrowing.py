@@ -142,7 +142,6 @@ def retired(address: Any) -> Any:
     return arena_at(address).retired_count
 
 
-@pytest.mark.xfail(reason="some outgrown arrays of an arena are never freed")
 def test_outgrown_arrays_are_freed(automata: list[Automaton], counted: None) -> None:
     """An arena has as many arrays when it has grown as when it began."""
     compiler = vg.GrammarCompiler(VOCABULARY, max_bytes=1 << 20)
@@ -167,7 +166,6 @@ def test_outgrown_arrays_are_freed(automata: list[Automaton], counted: None) -> 
     assert live() == begun
 
 
-@pytest.mark.xfail(reason="some outgrown arrays of an arena are never freed")
 def test_arenas_are_freed(automata: list[Automaton], counted: None) -> None:
     """Nothing is left of a compiler, and of the tables that it replaced."""
 

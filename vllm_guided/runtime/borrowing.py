@@ -134,6 +134,10 @@ def _slot(context: Any, builder: Any, view: View, data: Any, place: Any) -> Any:
 
 
 def _free(context: Any, builder: Any, slot: Any) -> None:
+    # numba takes counts out of functions that neither take, return nor allocate what is counted. It leaves
+    # those of a module that has any other function of the runtime, even one that is only declared.
+    released = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t])
+    cgutils.get_or_insert_function(builder.module, released, "NRT_MemInfo_release")
     pointer = builder.inttoptr(builder.load(slot), cgutils.voidptr_t)
     context.nrt.decref(builder, types.MemInfoPointer(types.voidptr), pointer)
 

@@ -154,7 +154,7 @@ COUNT_FIELDS = (
     "tier1_count", "suffix_count", "rests_count", "run_count", "pure_count", "mask_count", "id_count",
     "row_count", "mark", "work_count",
     "queue_count", "overflowed", "bag_count", "distinct_count", "situation_count", "flagset_count",
-    "state_entries", "choice_entries", "choice_size", "text_count", "used_count", "tape", "visit",
+    "item_count", "state_entries", "choice_entries", "choice_size", "text_count", "used_count", "tape", "visit",
     "most_commas", "tail_count", "pair_count",
     "bags_looked_at", "odd_bags",
 )  # fmt: skip
@@ -525,7 +525,7 @@ def rehashed(table, codes, first, past):
 def sizes(arena):
     """Bytes in use, and the numbers of states, stacks, configurations, tier-1 masks, masks, rows; overflow.
 
-    What is only reserved does not count.
+    What is only reserved does not count. Only numbers and lengths are read, so it needs no lock.
     """
     held = (
         arena.state_count * 29
@@ -554,7 +554,7 @@ def sizes(arena):
         + arena.stack_table.size * 4
         + arena.union_key.size * 12
         + arena.config_count * 61
-        + np.int64(arena.config_offsets[arena.config_count]) * 8
+        + arena.item_count * 8
         + arena.config_table.size * 4
         + arena.map_count * 260
         + arena.next_count * 4

@@ -171,6 +171,7 @@ def intern(arena, flags):
         arena.item_state[used + k] = keys[k] >> 32
         arena.item_stack[used + k] = keys[k] & 0xFFFFFFFF
     arena.config_offsets[made + 1] = used + count
+    arena.item_count = used + count
     arena.config_code[made] = code
     arena.config_flags[made] = flags
     arena.config_map[made] = -1

@@ -154,9 +154,8 @@ COUNT_FIELDS = (
     "tier1_count", "suffix_count", "rests_count", "run_count", "pure_count", "mask_count", "id_count",
     "row_count", "mark", "work_count",
     "queue_count", "overflowed", "bag_count", "distinct_count", "situation_count", "flagset_count",
-    "item_count", "state_entries", "choice_entries", "choice_size", "text_count", "used_count", "tape", "visit",
-    "most_commas", "tail_count", "pair_count",
-    "bags_looked_at", "odd_bags",
+    "item_count", "state_entries", "choice_entries", "choice_size", "text_count", "used_count", "tape",
+    "visit", "most_commas", "tail_count", "pair_count", "bags_looked_at", "odd_bags",
 )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from vllm_guided.frontends.json_schema.few_texts import FewTexts
@@ -84,6 +84,7 @@ nodes = st.recursive(
 )
 
 
+@example(ir.Repeat(ir.Literal(b"a"), 1, 0), 1)
 @given(nodes, st.integers(1, 300))
 def test_at_least_is_not_too_much(node, cap):
     """What is said to be many is many: as the texts themselves say, where they can be listed."""

@@ -123,6 +123,8 @@ class AtLeast:
         return Count(max((count.least for count in counts), default=0))
 
     def _repeat(self, item: Count, minimum: int, maximum: int | None) -> Count:
+        if maximum is not None and maximum < minimum:
+            return UNKNOWN
         if item.blank:
             return BLANK
         if not item.least:

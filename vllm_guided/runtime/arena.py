@@ -31,14 +31,9 @@ rows        dense rows, ``words`` int32 each
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.experimental import structref
-from numba.extending import intrinsic
 
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.borrowing import RETIRED_LIMIT, View, address_of, view_at
@@ -131,7 +126,7 @@ ARRAY_FIELDS: dict[str, types.Type] = {
     "map_class": _bytes, "map_size": _ints, "map_table": _ints, "next": _ints,
     "tier1_row": _ints, "tier1_ids": _ints, "tier1_id_count": _ints, "tier1_less": _ints,
     "tier1_less_count": _ints, "tier1_rests": _ints, "tier1_shared": _ints, "tier1_drop": _ints,
-    "tier1_drop_count": _ints, "tier1_allowed": _ints,
+    "tier1_drop_count": _ints,
     "suffix_byte": _bytes, "suffix_depth": _ints, "suffix_next": _ints, "suffix_ids": _ints,
     "suffix_id_count": _ints,
     "rests_offsets": _ints, "rests_escape_offsets": _ints, "rests_escapes": _ints,
@@ -181,82 +176,6 @@ arena_at = view_at(arena_type)
 def address(owner):
     """The address of an arena, for the functions of ``entry.py``; valid while ``owner`` is referenced."""
     return address_of(owner)
-
-
-def _pointer(context: Any, builder: Any, array_type: Any, array: Any, place: Any) -> tuple[Any, int]:
-    """A pointer to entry ``place`` of a contiguous array, and the size of an entry in bytes."""
-    struct = context.make_array(array_type)(context, builder, value=array)
-    size = context.get_abi_sizeof(context.get_data_type(array_type.dtype))
-    return builder.gep(struct.data, [place]), size
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def copy_into(typing_context, target, place, source, start, count):
-    """``target[place : place + count] = source[start : start + count]`` for arrays that do not overlap.
-
-    By memcpy: numba's loops and slices with a variable begin take up to six times as long, since they look
-    for negative indices.
-    """
-    signature = types.void(target, types.int64, source, types.int64, types.int64)
-
-    def code(context, builder, signature, arguments):
-        to, size = _pointer(context, builder, signature.args[0], arguments[0], arguments[1])
-        origin, _ = _pointer(context, builder, signature.args[2], arguments[2], arguments[3])
-        cgutils.raw_memcpy(builder, to, origin, arguments[4], size)
-        return context.get_dummy_value()
-
-    return signature, code
-
-
-def _filling(value: int) -> Any:
-    """An intrinsic ``fill(target, place, count)`` that sets every byte of the entries to ``value``."""
-
-    def fill(typing_context, target, place, count):
-        signature = types.void(target, types.int64, types.int64)
-
-        def code(context, builder, signature, arguments):
-            to, size = _pointer(context, builder, signature.args[0], arguments[0], arguments[1])
-            length = builder.mul(arguments[2], arguments[2].type(size))
-            cgutils.memset(builder, to, length, value)
-            return context.get_dummy_value()
-
-        return signature, code
-
-    return intrinsic(fill)
-
-
-#: ``clear(target, place, count)``: entries become 0.
-clear = _filling(0)
-#: ``set_all(target, place, count)``: every bit of the entries becomes 1 (entries of signed types -1).
-set_all = _filling(0xFF)
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def same_bytes(typing_context, one, place, other, start, count):
-    """Whether ``one[place : place + count] == other[start : start + count]``, by memcmp."""
-    signature = types.boolean(one, types.int64, other, types.int64, types.int64)
-
-    def code(context, builder, signature, arguments):
-        left, size = _pointer(context, builder, signature.args[0], arguments[0], arguments[1])
-        right, _ = _pointer(context, builder, signature.args[2], arguments[2], arguments[3])
-        length = builder.mul(arguments[4], arguments[4].type(size))
-        pointer, word = cgutils.voidptr_t, length.type
-        kind = ir.FunctionType(ir.IntType(32), [pointer, pointer, word])
-        function = cgutils.get_or_insert_function(builder.module, kind, "memcmp")
-        left, right = builder.bitcast(left, pointer), builder.bitcast(right, pointer)
-        return builder.icmp_signed("==", builder.call(function, [left, right, length]), ir.IntType(32)(0))
-
-    return signature, code
-
-
-@jit()
-def with_room(values, need):
-    """``values``, or a copy of at least twice its length if it holds fewer than ``need`` entries."""
-    if values.size >= need:
-        return values
-    grown = np.empty(max(need, 2 * values.size), values.dtype)
-    copy_into(grown, 0, values, 0, values.size)
-    return grown
 
 
 @jit(
@@ -439,7 +358,6 @@ def new_arena(
     arena.tier1_shared = np.empty(256, np.int32)
     arena.tier1_drop = np.empty(256, np.int32)
     arena.tier1_drop_count = np.empty(256, np.int32)
-    arena.tier1_allowed = np.empty(256, np.int32)
     arena.suffix_byte = np.empty(1024, np.uint8)
     arena.suffix_depth = np.empty(1024, np.int32)
     arena.suffix_next = np.empty(1024, np.int32)
@@ -504,20 +422,6 @@ def new_arena(
     arena.config_offsets[2] = 0
     arena.stack_offsets[2] = 0
     return owner
-
-
-@jit()
-def rehashed(table, codes, first, past):
-    """A hash table of twice the size for entries ``first`` to ``past``, by their codes."""
-    grown = np.empty(2 * table.size, np.int32)
-    set_all(grown, 0, grown.size)
-    size = np.int64(grown.size - 1)
-    for number in range(first, past):
-        slot = np.int64(codes[number]) & size
-        while grown[slot] >= 0:
-            slot = (slot + 1) & size
-        grown[slot] = number
-    return grown
 
 
 @jit(types.int64[::1](arena_type))

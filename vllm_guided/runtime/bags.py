@@ -19,8 +19,9 @@ from numba import types
 
 from vllm_guided.automaton.bags import WANTED_BITS
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import AFTER, BAG, BEFORE, arena_type, with_room
+from vllm_guided.runtime.arena import AFTER, BAG, BEFORE, arena_type
 from vllm_guided.runtime.collecting import add, return_to
+from vllm_guided.runtime.memory import with_room
 from vllm_guided.runtime.stacks import mixed, push
 from vllm_guided.runtime.texts import is_used, text_from, used_and
 

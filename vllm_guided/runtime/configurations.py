@@ -27,13 +27,10 @@ from vllm_guided.runtime.arena import (
     UNION_DEPTH,
     VIRTUAL,
     arena_type,
-    rehashed,
-    same_bytes,
-    set_all,
-    with_room,
 )
 from vllm_guided.runtime.bags import expand_bag, plain_situation
 from vllm_guided.runtime.collecting import add, begin, return_to
+from vllm_guided.runtime.memory import rehashed, same_bytes, set_all, with_room
 from vllm_guided.runtime.stacks import hashed, intern_stack, push, sort_keys, union
 from vllm_guided.runtime.texts import EMPTY
 

@@ -24,21 +24,12 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import (
-    BAG,
-    BEFORE,
-    DEAD,
-    RECORDING,
-    TRUE,
-    arena_type,
-    clear,
-    copy_into,
-    with_room,
-)
+from vllm_guided.runtime.arena import BAG, BEFORE, DEAD, RECORDING, TRUE, arena_type
 from vllm_guided.runtime.configurations import plain, step
 from vllm_guided.runtime.critical import LEAST_LIMIT, critical_length, limit_of, look_at_used, reach
 from vllm_guided.runtime.distinct import begin_visit, situations, step_token, step_true
 from vllm_guided.runtime.masks import lay_out, mask_of
+from vllm_guided.runtime.memory import clear, copy_into, with_room
 from vllm_guided.runtime.separators import look_at_bags
 from vllm_guided.runtime.texts import (
     EMPTY,

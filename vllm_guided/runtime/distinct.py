@@ -26,7 +26,6 @@ from vllm_guided.runtime.arena import (
     TRUE,
     UNION_DEPTH,
     arena_type,
-    with_room,
 )
 from vllm_guided.runtime.collecting import add, begin
 from vllm_guided.runtime.configurations import (
@@ -38,6 +37,7 @@ from vllm_guided.runtime.configurations import (
     plain,
 )
 from vllm_guided.runtime.critical import look_at_used
+from vllm_guided.runtime.memory import with_room
 from vllm_guided.runtime.stacks import intern_stack, mode_of
 from vllm_guided.runtime.texts import (
     EMPTY,

@@ -14,7 +14,8 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import BOTTOM, arena_type, clear, copy_into, rehashed, with_room
+from vllm_guided.runtime.arena import BOTTOM, arena_type
+from vllm_guided.runtime.memory import clear, copy_into, rehashed, with_room
 from vllm_guided.runtime.rests import run_rests
 from vllm_guided.runtime.stacks import hashed, sort_keys
 from vllm_guided.runtime.tier1 import covered, new_row, rebased, tier1

@@ -16,7 +16,8 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import VIRTUAL, arena_type, with_room
+from vllm_guided.runtime.arena import VIRTUAL, arena_type
+from vllm_guided.runtime.memory import with_room
 from vllm_guided.runtime.stacks import mixed
 
 _int = types.int64

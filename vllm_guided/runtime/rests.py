@@ -16,9 +16,10 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import BOTTOM, DEAD, UNKNOWN, arena_type, copy_into, with_room
+from vllm_guided.runtime.arena import BOTTOM, DEAD, UNKNOWN, arena_type
 from vllm_guided.runtime.collecting import begin, return_to
 from vllm_guided.runtime.configurations import close, plain, step
+from vllm_guided.runtime.memory import copy_into, with_room
 from vllm_guided.runtime.stacks import mixed
 
 _int = types.int64

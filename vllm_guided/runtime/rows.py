@@ -9,10 +9,11 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import FINAL, TERMINATED, arena_type, clear
+from vllm_guided.runtime.arena import FINAL, TERMINATED, arena_type
 from vllm_guided.runtime.configurations import plain
 from vllm_guided.runtime.corrections import find_cut
 from vllm_guided.runtime.masks import any_bit, lay_out, mask_of
+from vllm_guided.runtime.memory import clear
 
 _int = types.int64
 

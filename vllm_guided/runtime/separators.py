@@ -13,10 +13,11 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import DEAD, ESCAPE, UNKNOWN, arena_type, with_room
+from vllm_guided.runtime.arena import DEAD, ESCAPE, UNKNOWN, arena_type
 from vllm_guided.runtime.collecting import add, begin
 from vllm_guided.runtime.configurations import close, plain, step
 from vllm_guided.runtime.critical import LEAST_LIMIT, critical_length
+from vllm_guided.runtime.memory import with_room
 from vllm_guided.runtime.texts import EMPTY, is_blank_byte
 
 _int = types.int64

@@ -16,7 +16,8 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import arena_type, clear, copy_into, with_room
+from vllm_guided.runtime.arena import arena_type
+from vllm_guided.runtime.memory import clear, copy_into, with_room
 
 _int = types.int64
 _ints = types.int32[::1]

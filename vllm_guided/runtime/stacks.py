@@ -29,9 +29,8 @@ from vllm_guided.runtime.arena import (
     UNION_DEPTH,
     UNKNOWN,
     arena_type,
-    rehashed,
-    with_room,
 )
+from vllm_guided.runtime.memory import rehashed, with_room
 
 _int = types.int64
 _keys = types.int64[::1]

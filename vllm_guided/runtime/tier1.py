@@ -22,19 +22,10 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import (
-    BAG,
-    BOTTOM,
-    DEAD,
-    UNKNOWN,
-    VIRTUAL,
-    arena_type,
-    clear,
-    copy_into,
-    with_room,
-)
+from vllm_guided.runtime.arena import BAG, BOTTOM, DEAD, UNKNOWN, VIRTUAL, arena_type
 from vllm_guided.runtime.collecting import add, begin
 from vllm_guided.runtime.configurations import closure, intern
+from vllm_guided.runtime.memory import clear, copy_into, with_room
 from vllm_guided.runtime.rests import make_rests
 from vllm_guided.runtime.stacks import intern_stack, push
 from vllm_guided.runtime.twins import ENDLESS, find_twin, representative

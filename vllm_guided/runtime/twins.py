@@ -19,9 +19,10 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import BAG, NEVER, UNLIMITED, VIRTUAL, arena_type, with_room
+from vllm_guided.runtime.arena import BAG, NEVER, UNLIMITED, VIRTUAL, arena_type
 from vllm_guided.runtime.collecting import add, begin
 from vllm_guided.runtime.configurations import counter_of, intern
+from vllm_guided.runtime.memory import with_room
 from vllm_guided.runtime.stacks import push, union
 
 _int = types.int64

@@ -16,8 +16,9 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import BAG, DEAD, ESCAPE, VIRTUAL, arena_type, copy_into, with_room
+from vllm_guided.runtime.arena import BAG, DEAD, ESCAPE, VIRTUAL, arena_type
 from vllm_guided.runtime.configurations import counter_of, expand, step
+from vllm_guided.runtime.memory import copy_into, with_room
 from vllm_guided.runtime.slices import SHORT, UP_TO, pure_row, utf8_step
 from vllm_guided.runtime.twins import ENDLESS, find_twin
 

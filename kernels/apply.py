@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from .arguments import Bitmask, Rows
 
 
-def apply_token_bitmask_inplace(logits: torch.Tensor, bitmask: Bitmask, indices: Rows | None = None) -> None:
+def apply_token_bitmask_inplace(
+    logits: torch.Tensor,
+    bitmask: Bitmask,
+    indices: Rows | None = None,
+    *,
+    row_starts: torch.Tensor | None = None,
+    positions: int = 1,
+) -> None:
     """Set the logits of disallowed tokens to minus infinity.
 
     Token t of a row is allowed if bit ``t % 32`` of word ``t // 32`` of its mask is set. Tokens beyond the
@@ -30,6 +37,13 @@ def apply_token_bitmask_inplace(logits: torch.Tensor, bitmask: Bitmask, indices:
         indices: int32 or int64 [masks], a tensor, array or list: mask i goes onto row ``indices[i]`` of the
             logits. Rows must not repeat; rows that are not named stay as they are. None: mask i onto row i.
             (Other packages take both the mask and the logits at ``indices[i]``.)
+        row_starts: int32 or int64 [requests + 1], where each request's rows of logits begin, and where the
+            last one's end. Then ``indices`` must be given, and names no rows but places: mask i is for
+            position ``indices[i] % positions`` of request ``indices[i] // positions``, hence for the row
+            ``row_starts[request] + position``, and is not applied if the request has no such position.
+            On a GPU all of this is read there, so that rows which the device itself counts are found
+            without waiting for it.
+        positions: how many places a request has among the indices; only with ``row_starts``.
 
     Raises:
         TypeError: an argument's type or dtype is none of the above.
@@ -40,17 +54,17 @@ def apply_token_bitmask_inplace(logits: torch.Tensor, bitmask: Bitmask, indices:
     >>> apply_token_bitmask_inplace(logits, bitmask)                      # every row
     >>> apply_token_bitmask_inplace(logits, bitmask, indices=[0, 3, 7])   # three masks, three rows
     """
-    from . import arguments
-
-    logits = arguments.check_logits(logits)
-    words = arguments.check_bitmask(bitmask, logits.shape[1])
-    rows = None if indices is None else arguments.check_rows(indices, "indices")
-    arguments.check_count(words.shape[0], logits.shape[0], rows)
-    _apply(logits, words, None, rows)
+    _apply(logits, bitmask, None, indices, row_starts, positions)
 
 
 def apply_token_bitmask_table_inplace(
-    logits: torch.Tensor, table: Bitmask, row_ids: Rows, indices: Rows | None = None
+    logits: torch.Tensor,
+    table: Bitmask,
+    row_ids: Rows,
+    indices: Rows | None = None,
+    *,
+    row_starts: torch.Tensor | None = None,
+    positions: int = 1,
 ) -> None:
     """Like :func:`apply_token_bitmask_inplace`, with mask i at row ``row_ids[i]`` of a table.
 
@@ -63,7 +77,7 @@ def apply_token_bitmask_table_inplace(
         row_ids: int32 or int64 [masks], rows of the table. -1 stands for "everything allowed": the row of
             the logits is not touched, not even beyond the mask's width. No other number has a
             meaning of its own; 0 is the table's first row.
-        indices: as above; None: mask i onto row i.
+        indices, row_starts, positions: as above.
 
     Raises:
         TypeError: as above.
@@ -72,14 +86,7 @@ def apply_token_bitmask_table_inplace(
 
     >>> apply_token_bitmask_table_inplace(logits, table, row_ids=[5, 5, -1])
     """
-    from . import arguments
-
-    logits = arguments.check_logits(logits)
-    words = arguments.check_bitmask(table, logits.shape[1])
-    ids = arguments.check_rows(row_ids, "row_ids")
-    rows = None if indices is None else arguments.check_rows(indices, "indices")
-    arguments.check_count(ids.shape[0], logits.shape[0], rows)
-    _apply(logits, words, ids, rows)
+    _apply(logits, table, row_ids, indices, row_starts, positions)
 
 
 def warmup(device: str | torch.device = "cpu") -> None:
@@ -87,7 +94,8 @@ def warmup(device: str | torch.device = "cpu") -> None:
 
     Args:
         device: where the logits will be. On a GPU this covers float16, bfloat16 and float32, with row
-            numbers as int32 or none; no size or stride of rows is compiled for on its own.
+            numbers as int32 on the device, of any kind on the host, or none; no size or stride of rows is
+            compiled for on its own.
     """
     import torch
 
@@ -97,25 +105,38 @@ def warmup(device: str | torch.device = "cpu") -> None:
 
         cpu.compile_kernels()
         return
-    table = torch.full((1, 2), -1, dtype=torch.int32, device=device)
-    numbers = torch.zeros(1, dtype=torch.int32, device=device)
-    for dtype in (torch.float32, torch.bfloat16):  # float16 shares the code of bfloat16
-        logits = torch.zeros((1, 64), dtype=dtype, device=device)
-        for indices in (None, numbers):
-            apply_token_bitmask_inplace(logits, table, indices)
-            apply_token_bitmask_table_inplace(logits, table, numbers, indices)
+    _check_device(device)
+    from . import triton_kernel
+
+    triton_kernel.warmup(device)
 
 
 def _apply(
-    logits: torch.Tensor, bitmask: torch.Tensor, row_ids: torch.Tensor | None, indices: torch.Tensor | None
+    logits: torch.Tensor,
+    bitmask: Bitmask,
+    row_ids: Rows | None,
+    indices: Rows | None,
+    row_starts: torch.Tensor | None,
+    positions: int,
 ) -> None:
+    """Check the arguments and hand them to the kernel of the logits' device."""
+    from .arguments import check_bitmask, check_count, check_logits, check_rows, check_starts
+
+    logits = check_logits(logits)
+    words = check_bitmask(bitmask, logits.shape[1])
+    ids = None if row_ids is None else check_rows(row_ids, "row_ids")
+    rows = None if indices is None else check_rows(indices, "indices")
+    check_count((words if ids is None else ids).shape[0], logits.shape[0], rows)
+    if row_starts is not None:
+        check_starts(row_starts, rows, positions)
     if logits.is_cpu:
-        from . import cpu
+        from .cpu import apply
+    else:
+        _check_device(logits.device)
+        from .triton_kernel import apply
+    apply(logits, words, ids, rows, row_starts, positions)
 
-        cpu.apply(logits, bitmask, row_ids, indices)
-        return
-    if logits.device.type not in ("cuda", "xpu"):
-        raise ValueError(f"no kernel for logits on {logits.device}: only for CPU, CUDA, ROCm and XPU")
-    from . import triton_kernel
 
-    triton_kernel.apply(logits, bitmask, row_ids, indices)
+def _check_device(device: torch.device) -> None:
+    if device.type not in ("cuda", "xpu"):
+        raise ValueError(f"no kernel for logits on {device}: only for CPU, CUDA, ROCm and XPU")

@@ -87,3 +87,16 @@ def check_count(masks: int, rows: int, indices: torch.Tensor | None) -> None:
             raise ValueError(f"{masks} masks for {rows} rows of logits; name the rows with indices")
     elif masks != indices.shape[0]:
         raise ValueError(f"{masks} masks for {indices.shape[0]} indices")
+
+
+def check_starts(row_starts: object, indices: torch.Tensor | None, positions: object) -> None:
+    """The first rows of requests need indices that name a request and one of its positions."""
+    if indices is None:
+        raise ValueError("row_starts need indices, which say which request each mask is for")
+    if not isinstance(row_starts, torch.Tensor):
+        raise TypeError(f"row_starts must be a torch.Tensor, not {type(row_starts).__name__}")
+    check_rows(row_starts, "row_starts")
+    if row_starts.shape[0] == 0:
+        raise ValueError("row_starts must have one number more than there are requests")
+    if not isinstance(positions, int) or positions < 1:
+        raise ValueError(f"positions must be an integer of at least 1, not {positions!r}")

@@ -28,8 +28,11 @@ from .arguments import MINUS_INFINITY
 ALONE_LINES = 1 << 15
 # Tokens in a tile; a multiple of 2048. Short enough to share out a few rows, long enough to stream.
 TILE = 1 << 15
+# Where each thread has as many rows as this, a tile is a whole row: fewer to take.
+ROWS_PER_THREAD = 16
 
 _UNLIMITED = 1 << 62
+_Job = ctypes.c_int64 * fields.FIELDS
 
 
 @functools.cache
@@ -48,17 +51,34 @@ def compile_kernels() -> None:
 
 
 def apply(
-    logits: torch.Tensor, bitmask: torch.Tensor, row_ids: torch.Tensor | None, indices: torch.Tensor | None
+    logits: torch.Tensor,
+    bitmask: torch.Tensor,
+    row_ids: torch.Tensor | None,
+    indices: torch.Tensor | None,
+    row_starts: torch.Tensor | None = None,
+    positions: int = 1,
 ) -> None:
     """Mask i, row ``row_ids[i]`` (i, if None) of ``bitmask``, onto row ``indices[i]`` (i, if None).
+
+    With ``row_starts``, onto the row where position ``indices[i] % positions`` of request
+    ``indices[i] // positions`` is, if there is one.
 
     Raises:
         ValueError: a row number is out of range, a row of the logits is named twice, or an argument is not
             in the host's memory.
     """
-    for name, tensor in (("bitmask", bitmask), ("row_ids", row_ids), ("indices", indices)):
+    for name, tensor in (
+        ("bitmask", bitmask),
+        ("row_ids", row_ids),
+        ("indices", indices),
+        ("row_starts", row_starts),
+    ):
         if tensor is not None and not tensor.is_cpu:
             raise ValueError(f"logits are on the CPU, but {name} on {tensor.device}")
+    if row_starts is not None and indices is not None:
+        if row_ids is None:
+            row_ids = torch.arange(bitmask.shape[0])
+        row_ids, indices = _find_rows(row_ids, indices, row_starts, positions)
     rows, tokens = logits.shape
     masks = bitmask.shape[0] if row_ids is None else row_ids.shape[0]
     targets = None if indices is None else _check_indices(indices, rows)
@@ -66,31 +86,49 @@ def apply(
     if masks == 0 or tokens == 0:
         return
     size = logits.element_size()
-    alone = openmp.team_size() == 1
-    tiles_per_row = -(-tokens // TILE)
-    values = {
-        fields.NEXT: 0,
-        fields.TILES: masks * tiles_per_row,
-        fields.TILES_PER_ROW: tiles_per_row,
-        fields.TILE: TILE,
-        fields.LOGITS: logits.data_ptr(),
-        fields.LOGITS_ROW_STRIDE: logits.stride(0) * size,
-        fields.LOGITS_TOKEN_STRIDE: logits.stride(1) * size if tokens > 1 else size,
-        fields.TOKENS: tokens,
-        fields.MASK: bitmask.data_ptr(),
-        fields.MASK_ROW_STRIDE: bitmask.stride(0) * 4,
-        fields.WORDS: bitmask.shape[1],
-        fields.INDICES: 0 if targets is None else targets.ctypes.data,
-        fields.ROW_IDS: 0 if sources is None else sources.ctypes.data,
-        fields.VALUE: MINUS_INFINITY[logits.dtype],
-        fields.BUDGET: _UNLIMITED if alone else ALONE_LINES,
-    }
-    job = np.array([values[i] for i in range(fields.FIELDS)], dtype=np.int64)
+    threads = openmp.team_size()
+    tile = TILE if masks < ROWS_PER_THREAD * threads else -(-tokens // TILE) * TILE
+    tiles_per_row = -(-tokens // tile)
+    job = _Job()
+    job[fields.TILES] = masks * tiles_per_row
+    job[fields.TILES_PER_ROW] = tiles_per_row
+    job[fields.TILE] = tile
+    job[fields.LOGITS] = logits.data_ptr()
+    job[fields.LOGITS_ROW_STRIDE] = logits.stride(0) * size
+    job[fields.LOGITS_TOKEN_STRIDE] = logits.stride(1) * size if tokens > 1 else size
+    job[fields.TOKENS] = tokens
+    job[fields.MASK] = bitmask.data_ptr()
+    job[fields.MASK_ROW_STRIDE] = bitmask.stride(0) * 4
+    job[fields.WORDS] = bitmask.shape[1]
+    job[fields.INDICES] = 0 if targets is None else targets.ctypes.data
+    job[fields.ROW_IDS] = 0 if sources is None else sources.ctypes.data
+    job[fields.VALUE] = MINUS_INFINITY[logits.dtype]
+    job[fields.BUDGET] = _UNLIMITED if threads == 1 else ALONE_LINES
     address, function = _function(size)
-    function(job.ctypes.data)
-    if not alone and job[fields.NEXT] < job[fields.TILES]:
+    function(ctypes.addressof(job))
+    if threads > 1 and job[fields.NEXT] < job[fields.TILES]:
         job[fields.BUDGET] = _UNLIMITED
-        openmp.run(address, job.ctypes.data)
+        openmp.run(address, ctypes.addressof(job))
+
+
+def _find_rows(
+    row_ids: torch.Tensor, places: torch.Tensor, row_starts: torch.Tensor, positions: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The masks whose place exists, and the rows of the logits where it is.
+
+    Raises:
+        ValueError: a place belongs to no request.
+    """
+    requests = row_starts.shape[0] - 1
+    request = torch.div(places, positions, rounding_mode="floor")
+    wrong = places[(places < 0) | (request >= requests)]
+    if len(wrong):
+        raise ValueError(
+            f"indices has place {wrong[0]}, but there are {requests} requests of {positions} each"
+        )
+    rows = row_starts[request] + places % positions
+    found = rows < row_starts[request + 1]
+    return row_ids[found], rows[found]
 
 
 def _check_indices(indices: torch.Tensor, rows: int) -> npt.NDArray[np.int64]:

@@ -9,10 +9,11 @@ called once it does the whole job, called by a team of threads at the same time 
 a thread that met rows with little to do takes more of them.
 
 Memory moves in lines of 64 bytes, so the unit of work is the bits of one line of logits: 32, 16 or 8 bits.
-One vector comparison finds which of 64 lines a mask restricts at all, and each of those costs one load,
-select and store. They are written as vector instructions because a compiler makes branches of the
-obvious loop. A select writes allowed logits back as they were: the line is being written anyway, and masked
-stores of 16-bit elements do not exist before AVX-512.
+A mask is read in blocks of 512 bytes, which are passed over where they are all ones. In the others, one vector
+comparison finds which of 64 lines a mask restricts at all, and each of those costs one load, select
+and store. They are written as vector instructions because a compiler makes branches of the obvious
+loop. A select writes allowed logits back as they were: the line is being written anyway, and masked stores
+of 16-bit elements do not exist before AVX-512.
 
 This module imports numba, so it must only be imported when a mask is applied (see ``cpu``).
 """
@@ -26,6 +27,7 @@ from typing import Any, Final
 import numpy as np
 from llvmlite import ir
 from numba import cfunc, njit, types
+from numba.core import cgutils
 from numba.core import config as numba_config
 from numba.extending import intrinsic
 
@@ -51,6 +53,10 @@ from .job import (
 
 _ALL: Final = np.uint32(0xFFFFFFFF)
 _NONE: Final = np.uint32(0)
+_BLOCK: Final = 4096  # tokens whose bits are first tried as a whole: 512 bytes
+# How many bytes ahead of a block the memory is asked for its like. A mask is read once per step, from beyond
+# the cache, and the processor by itself looks no further than the end of a page of 4 KiB.
+_AHEAD: Final = 4096
 
 
 @intrinsic
@@ -73,6 +79,34 @@ def _load32(typing_context: Any, address: Any) -> Any:
         return builder.load(pointer, align=4)
 
     return types.uint32(types.int64), generate
+
+
+@intrinsic
+def _all_ones(typing_context: Any, address: Any) -> Any:
+    """Are the bits of a block from an address all ones? Asks the cache for what lies ``_AHEAD`` of it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        i32 = ir.IntType(32)
+        byte = ir.IntType(8).as_pointer()
+        prefetch = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32]), "llvm.prefetch.p0"
+        )
+        vector = ir.VectorType(i32, 16)
+        ones = ir.Constant(vector, [ir.Constant(i32, -1)] * 16)
+        together = ones
+        for offset in range(0, _BLOCK // 8, 64):
+            ahead = builder.add(arguments[0], ir.Constant(ir.IntType(64), _AHEAD + offset))
+            # to read, into every cache, data
+            builder.call(prefetch, [builder.inttoptr(ahead, byte), i32(0), i32(3), i32(1)])
+        for offset in range(0, _BLOCK // 8, 64):
+            here = builder.add(arguments[0], ir.Constant(ir.IntType(64), offset))
+            together = builder.and_(
+                together, builder.load(builder.inttoptr(here, vector.as_pointer()), align=4)
+            )
+        different = builder.bitcast(builder.icmp_unsigned("!=", together, ones), ir.IntType(16))
+        return builder.icmp_unsigned("==", different, ir.Constant(ir.IntType(16), 0))
+
+    return types.boolean(types.int64), generate
 
 
 @intrinsic
@@ -158,28 +192,42 @@ def _mask_words(row: int, stride: int, mask: int, words: int, first: int, last: 
 
 
 @njit
+def _mask_lines(row: int, size: int, mask: int, first: int, last: int, value: int) -> int:
+    """Apply a mask row to the tokens ``first`` to ``last``, multiples of 32, by lines; how many it wrote."""
+    lines = 0
+    lanes = 64 // size
+    while first + 64 * lanes <= last:
+        todo = _restricting(mask + (first >> 3), value)
+        while todo != 0:
+            token = first + lanes * _lowest(todo)
+            todo &= todo - 1
+            lines += 1
+            _blend(row + token * size, mask + (token >> 3), value)
+        first += 64 * lanes
+    while first < last:
+        if _load32(mask + (first >> 3)) != _ALL:
+            for token in range(first, first + 32, lanes):
+                lines += 1
+                _blend(row + token * size, mask + (token >> 3), value)
+        first += 32
+    return lines
+
+
+@njit
 def _mask_tile(
     row: int, stride: int, size: int, mask: int, words: int, first: int, last: int, value: int
 ) -> int:
-    """Apply a mask row to the tokens ``first`` (a multiple of 64 lines) to ``last``; the lines it cost."""
+    """Apply a mask row to the tokens ``first`` (a multiple of 32) to ``last``; the lines it cost."""
     lines = 0
     if stride == size:
-        lanes = 64 // size
-        end = min(last, 32 * words)
-        while first + 64 * lanes <= end:
-            todo = _restricting(mask + (first >> 3), value)
-            while todo != 0:
-                token = first + lanes * _lowest(todo)
-                todo &= todo - 1
-                lines += 1
-                _blend(row + token * size, mask + (token >> 3), value)
-            first += 64 * lanes
-        while first + 32 <= end:
-            if _load32(mask + (first >> 3)) != _ALL:
-                for token in range(first, first + 32, lanes):
-                    lines += 1
-                    _blend(row + token * size, mask + (token >> 3), value)
-            first += 32
+        end = min(last, 32 * words) & -32
+        while first + _BLOCK <= end:
+            if not _all_ones(mask + (first >> 3)):
+                lines += _mask_lines(row, size, mask, first, first + _BLOCK, value)
+            first += _BLOCK
+        if first < end:
+            lines += _mask_lines(row, size, mask, first, end, value)
+            first = end
     _mask_words(row, stride, mask, words, first, last, value)
     return lines + ((last - first) >> 3)
 

@@ -44,3 +44,16 @@ def apply_token_bitmask_table_reference(
         if 0 <= row_id < table.shape[0]:
             row = torch.tensor([i]) if indices is None else indices[i : i + 1]
             apply_token_bitmask_reference(logits, table[row_id : row_id + 1], row)
+
+
+def find_rows_reference(indices: torch.Tensor, row_starts: torch.Tensor, positions: int) -> torch.Tensor:
+    """The rows of the logits where the places ``indices`` are; -1 where a request has no such position."""
+    rows = []
+    for place in indices.tolist():
+        request, position = divmod(place, positions)
+        row = -1
+        if 0 <= request < len(row_starts) - 1:
+            start, end = row_starts[request : request + 2].tolist()
+            row = start + position if start + position < end else -1
+        rows.append(row)
+    return torch.tensor(rows, dtype=torch.int64)

@@ -19,6 +19,10 @@ A chunk begins at a multiple of 16 bytes in memory. Rows need not: a vocabulary 
 anywhere, so chunks are counted from the first such address of the row, and what is left at its two
 ends is stored one by one.
 
+Which row of the logits a mask belongs to may be known on the device only: where it trims draft tokens, the
+rows of a batch move together. Then a mask names a request and a position in it, and the kernel looks
+up where the request's rows begin.
+
 The kernel sees logits as integers of their width and is told the bits of minus infinity, so that an allowed
 NaN keeps its payload and float16 and bfloat16 share one compilation.
 """
@@ -44,8 +48,18 @@ WARPS = 4
 
 # One compilation for all sizes: nothing is specialised but whether tokens lie side by side (token_stride 1).
 @triton.jit(
-    do_not_specialize=["row_stride", "rows", "tokens", "mask_stride", "mask_rows", "words", "masked"],
-    do_not_specialize_on_alignment=["logits_ptr", "mask_ptr", "indices_ptr", "row_ids_ptr"],
+    do_not_specialize=[
+        "row_stride",
+        "rows",
+        "tokens",
+        "mask_stride",
+        "mask_rows",
+        "words",
+        "requests",
+        "positions",
+        "masked",
+    ],
+    do_not_specialize_on_alignment=["logits_ptr", "mask_ptr", "indices_ptr", "row_ids_ptr", "starts_ptr"],
 )
 def mask_rows_kernel(  # type: ignore[no-untyped-def]
     logits_ptr,
@@ -59,6 +73,9 @@ def mask_rows_kernel(  # type: ignore[no-untyped-def]
     words,
     indices_ptr,
     row_ids_ptr,
+    starts_ptr,
+    requests,
+    positions,
     masked,
     CHUNK: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -68,6 +85,14 @@ def mask_rows_kernel(  # type: ignore[no-untyped-def]
     mask_row = row
     if indices_ptr is not None:
         row = tl.load(indices_ptr + mask_row).to(tl.int64)
+    if starts_ptr is not None:
+        place = row.to(tl.int32)
+        request = place // positions
+        position = place % positions
+        known = (place >= 0) & (request < requests)
+        start = tl.load(starts_ptr + request, mask=known, other=0)
+        end = tl.load(starts_ptr + request + 1, mask=known, other=0)
+        row = tl.where(known & (position < end - start), start + position, -1).to(tl.int64)
     if row_ids_ptr is not None:
         mask_row = tl.load(row_ids_ptr + mask_row).to(tl.int64)
     # A negative row id allows everything; the other cases are rows that do not exist.
@@ -119,17 +144,27 @@ def mask_rows_kernel(  # type: ignore[no-untyped-def]
 
 
 def apply(
-    logits: torch.Tensor, bitmask: torch.Tensor, row_ids: torch.Tensor | None, indices: torch.Tensor | None
+    logits: torch.Tensor,
+    bitmask: torch.Tensor,
+    row_ids: torch.Tensor | None,
+    indices: torch.Tensor | None,
+    row_starts: torch.Tensor | None = None,
+    positions: int = 1,
 ) -> None:
-    """Mask i, row ``row_ids[i]`` (i, if None) of ``bitmask``, onto row ``indices[i]`` (i, if None)."""
+    """Mask i, row ``row_ids[i]`` (i, if None) of ``bitmask``, onto row ``indices[i]`` (i, if None).
+
+    With ``row_starts``, onto the row where position ``indices[i] % positions`` of request
+    ``indices[i] // positions`` is, if there is one.
+    """
     rows, tokens = logits.shape
     masks = bitmask.shape[0] if row_ids is None else row_ids.shape[0]
     if masks == 0 or tokens == 0:
         return
     device = logits.device
     bitmask = _send(bitmask, device)
-    indices = None if indices is None else _send(indices, device)
-    row_ids = None if row_ids is None else _send(row_ids, device)
+    indices = None if indices is None else _send_numbers(indices, device)
+    row_ids = None if row_ids is None else _send_numbers(row_ids, device)
+    row_starts = None if row_starts is None else _send_numbers(row_starts, device)
     size = logits.element_size()
     block = BLOCK_BYTES // size
     with _current(device):
@@ -145,6 +180,9 @@ def apply(
             bitmask.shape[1],
             indices,
             row_ids,
+            row_starts,
+            0 if row_starts is None else row_starts.shape[0] - 1,
+            positions,
             MINUS_INFINITY[logits.dtype],
             CHUNK=CHUNK_BYTES // size,
             BLOCK=block,
@@ -152,9 +190,27 @@ def apply(
         )
 
 
+def warmup(device: torch.device) -> None:
+    """Compile what a vLLM worker launches: every way to say which mask and which row, for 2 and 4 bytes."""
+    table = torch.full((1, 2), -1, dtype=torch.int32, device=device)
+    numbers = torch.zeros(1, dtype=torch.int32, device=device)
+    starts = torch.zeros(2, dtype=torch.int32, device=device)
+    for dtype in (torch.float32, torch.bfloat16):  # float16 shares the code of bfloat16
+        logits = torch.zeros((1, 64), dtype=dtype, device=device)
+        for row_ids in (None, numbers):
+            for indices, row_starts in ((None, None), (numbers, None), (numbers, starts)):
+                apply(logits, table, row_ids, indices, row_starts)
+
+
+def _send_numbers(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Row numbers on the device, side by side; from the host as int32, which the kernel is compiled for."""
+    if numbers.device != device and numbers.is_cpu and numbers.dtype != torch.int32:
+        numbers = numbers.clamp(-1, 2**31 - 1).to(torch.int32)
+    return _send(numbers.contiguous(), device)
+
+
 def _send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """``tensor`` on the device, contiguous; from the host through pinned memory, without waiting."""
-    tensor = tensor.contiguous() if tensor.dim() == 1 else tensor
+    """``tensor`` on the device; from the host through pinned memory, without waiting."""
     if tensor.device == device:
         return tensor
     if not tensor.is_cpu:

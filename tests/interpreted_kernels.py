@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from test_kernels import DTYPES, SHAPES, assert_same_bits, bit_patterns, random_logits, random_masks
+from test_kernels import DTYPES, SHAPES, STARTS, assert_same_bits, bit_patterns, random_logits, random_masks
 from vllm_guided.kernels import reference, triton_kernel
 
 assert os.environ.get("TRITON_INTERPRET") == "1"
@@ -95,6 +95,55 @@ def test_rows(indices: list[int] | None, table: bool, integer: torch.dtype) -> N
         reference.apply_token_bitmask_reference(expected, masks[:count], rows)
         triton_kernel.apply(logits, masks[:count], None, rows)
     assert_same_bits(logits, expected)
+
+
+@pytest.mark.parametrize("integer", [torch.int32, torch.int64])
+@pytest.mark.parametrize("table", [False, True])
+@pytest.mark.parametrize(
+    ("starts", "positions", "indices"),
+    [
+        *STARTS,
+        ([0, 1, 3], 2, [-1, 4, 5, -7, 1 << 30, 3]),  # places of no request: nothing is written
+        ([0, 5, 9], 4, [0, 4, 5, 6, 7]),  # rows beyond the logits
+    ],
+)
+def test_rows_of_requests(
+    starts: list[int], positions: int, indices: list[int], table: bool, integer: torch.dtype
+) -> None:
+    masks = random_masks(8, 32, 6)
+    row_starts, places = torch.tensor(starts, dtype=integer), torch.tensor(indices, dtype=integer)
+    rows = reference.find_rows_reference(places, row_starts, positions)
+    logits = random_logits(6, 1000, torch.bfloat16, 6)
+    expected = logits.clone()
+    if table:
+        row_ids = torch.tensor([7, -1, 2, 2, 0, 5, 1][: len(indices)], dtype=integer)
+        reference.apply_token_bitmask_table_reference(expected, masks, row_ids, rows)
+        triton_kernel.apply(logits, masks, row_ids, places, row_starts, positions)
+    else:
+        reference.apply_token_bitmask_reference(expected, masks[: len(indices)], rows)
+        triton_kernel.apply(logits, masks[: len(indices)], None, places, row_starts, positions)
+    assert_same_bits(logits, expected)
+
+
+def test_random_batches_of_requests() -> None:
+    """As a model runner has them: drafts, some trimmed on the device, strided logits, padded vocabularies."""
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        requests, positions = int(random.integers(1, 7)), int(random.integers(1, 5))
+        scheduled = random.integers(1, positions + 1, requests)
+        row_starts = torch.from_numpy(np.cumsum([0, *random.integers(1, scheduled + 1)])).to(torch.int32)
+        masked = random.permutation(requests)[: int(random.integers(1, requests + 1))]
+        places = torch.tensor(
+            [r * positions + p for r in masked for p in range(scheduled[r])], dtype=torch.int32
+        )
+        table = random_masks(9, 20, seed)
+        row_ids = torch.from_numpy(random.integers(-1, 9, len(places))).to(torch.int32)
+        whole = random_logits(requests * positions, 700, torch.float16, seed)
+        expected, got = whole.clone(), whole.clone()
+        rows = reference.find_rows_reference(places, row_starts, positions)
+        reference.apply_token_bitmask_table_reference(expected[:, 3:680], table, row_ids, rows)
+        triton_kernel.apply(got[:, 3:680], table, row_ids, places, row_starts, positions)
+        assert_same_bits(got, expected)
 
 
 def test_row_ids_beyond_the_table_read_nothing() -> None:

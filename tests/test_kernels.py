@@ -59,6 +59,7 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         pytest.skip("torch has one thread, or no OpenMP runtime")
     monkeypatch.setattr(cpu, "ALONE_LINES", 3 if request.param == "team" else 1 << 62)
     monkeypatch.setattr(cpu, "TILE", 2048)
+    monkeypatch.setattr(cpu, "ROWS_PER_THREAD", 5)
     yield request.param
 
 
@@ -73,6 +74,7 @@ SHAPES = [  # rows, tokens, words
     (4, 2048, 64),
     (5, 2049, 65),
     (3, 4500, 100),
+    (4, 8320, 260),  # two blocks that are tried as a whole, and more
 ]
 
 
@@ -103,6 +105,17 @@ def test_real_vocabulary(dtype: torch.dtype, padding: int, threads: str) -> None
     assert_same_bits(logits, expected)
     if padding:
         assert bool((logits[:, -padding:] == float("-inf")).all())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("bit", [0, 31, 4095, 4096, 8191, 8192, 8223])
+def test_a_single_masked_token(dtype: torch.dtype, bit: int, threads: str) -> None:
+    """A block of the mask that is all ones but for a bit is not taken for one that is all ones."""
+    masks = torch.full((40, 257), -1, dtype=torch.int32)
+    masks.view(torch.uint8)[::3, bit // 8] = ~(1 << bit % 8) & 255
+    logits = torch.zeros(40, 8224, dtype=dtype)
+    kernels.apply_token_bitmask_inplace(logits, masks)
+    assert (logits == float("-inf")).nonzero().tolist() == [[row, bit] for row in range(0, 40, 3)]
 
 
 def test_the_two_references_agree() -> None:
@@ -231,6 +244,45 @@ def test_table(indices: list[int] | None, threads: str) -> None:
         assert_same_bits(got, expected)
 
 
+STARTS = [  # row_starts, positions, indices
+    ([0, 1, 2, 3], 1, [2, 0]),
+    ([0, 1, 5, 6], 4, [4, 5, 6, 7, 8]),
+    ([0, 1, 3, 4], 4, [4, 5, 6, 7, 8, 0]),  # two of the drafts were trimmed: two places are gone
+    ([0, 3, 3, 6], 3, [8, 7, 6, 3, 4, 5, 0]),  # a request without rows
+    ([0, 0, 0], 2, [0, 1, 2, 3]),
+    ([0], 2, []),
+]
+
+
+@pytest.mark.parametrize("table", [False, True])
+@pytest.mark.parametrize(("starts", "positions", "indices"), STARTS)
+def test_rows_of_requests(
+    starts: list[int], positions: int, indices: list[int], table: bool, threads: str
+) -> None:
+    """Where a request's rows begin decides which row a mask is for, and whether there is one."""
+    masks = random_masks(len(indices) or 1, 79, 5)
+    row_ids = torch.tensor(
+        [(3 * i) % len(masks) if i % 4 else -1 for i in range(len(indices))], dtype=torch.int64
+    )
+    logits = random_logits(6, 2500, torch.bfloat16, 5)
+    for dtype in (torch.int32, torch.int64):
+        row_starts = torch.tensor(starts, dtype=dtype)
+        places = torch.tensor(indices, dtype=dtype)
+        expected, got = logits.clone(), logits.clone()
+        rows = reference.find_rows_reference(places, row_starts, positions)
+        if table:
+            reference.apply_token_bitmask_table_reference(expected, masks, row_ids, rows)
+            kernels.apply_token_bitmask_table_inplace(
+                got, masks, row_ids, places, row_starts=row_starts, positions=positions
+            )
+        else:
+            reference.apply_token_bitmask_reference(expected, masks[: len(rows)], rows)
+            kernels.apply_token_bitmask_inplace(
+                got, masks[: len(rows)], places, row_starts=row_starts, positions=positions
+            )
+        assert_same_bits(got, expected)
+
+
 def test_row_id_of_minus_one_leaves_tokens_beyond_the_mask_too() -> None:
     logits = torch.zeros(2, 40)
     table = torch.tensor([[-1]], dtype=torch.int32)
@@ -290,6 +342,34 @@ def test_refused(
 def test_refused_row_ids(row_ids: list[float], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         kernels.apply_token_bitmask_table_inplace(LOGITS, MASKS, row_ids)
+    assert bool((LOGITS == 0).all())
+
+
+@pytest.mark.parametrize(
+    ("starts", "indices", "positions", "error", "message"),
+    [
+        (torch.tensor([0, 1, 3]), None, 2, ValueError, "row_starts need indices"),
+        ([0, 1, 3], [0, 1, 2], 2, TypeError, "row_starts must be a torch.Tensor, not list"),
+        (torch.tensor([0.0, 3.0]), [0, 1, 2], 2, TypeError, "row_starts must be int32 or int64"),
+        (torch.tensor([[0, 3]]), [0, 1, 2], 2, ValueError, "row_starts must be one-dimensional"),
+        (torch.tensor([], dtype=torch.int32), [0, 1, 2], 2, ValueError, "one number more than"),
+        (torch.tensor([0, 1, 3]), [0, 1, 2], 0, ValueError, "positions must be an integer of at least 1"),
+        (torch.tensor([0, 1, 3]), [0, 1, 4], 2, ValueError, "place 4, but there are 2 requests of 2"),
+        (torch.tensor([0, 1, 3]), [0, -1, 2], 2, ValueError, "place -1"),
+        (torch.tensor([0, 2, 4]), [0, 2, 3], 2, ValueError, "indices has row 3, but logits have"),
+    ],
+)
+def test_refused_row_starts(
+    starts: object, indices: list[int] | None, positions: int, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        kernels.apply_token_bitmask_inplace(
+            LOGITS,
+            MASKS,
+            indices,
+            row_starts=starts,  # type: ignore[arg-type]
+            positions=positions,
+        )
     assert bool((LOGITS == 0).all())
 
 

@@ -26,8 +26,25 @@ HERE = Path(__file__).parent
 SIZES = {"*i16": 2, "*i32": 4, "*i64": 8}
 
 
+POINTERS = ("indices_ptr", "row_ids_ptr", "starts_ptr")
+# How a launch may say which mask and which row: the pointers it gives.
+WAYS = {
+    "row i": (),
+    "rows": ("indices_ptr",),
+    "table": ("row_ids_ptr",),
+    "rows and table": ("indices_ptr", "row_ids_ptr"),
+    "requests": ("indices_ptr", "starts_ptr"),
+    "requests and table": POINTERS,
+}
+
+
 def compile_kernel(
-    logits: str, capability: int, *, token_stride: int | None = 1, rows: str | None = "*i64"
+    logits: str,
+    capability: int,
+    *,
+    token_stride: int | None = 1,
+    way: str = "rows and table",
+    numbers: str = "*i32",
 ) -> Any:
     """The kernel for logits of a type, with nothing known of addresses, widths and strides."""
     kernel = triton_kernel.mask_rows_kernel
@@ -38,9 +55,8 @@ def compile_kernel(
     }
     if token_stride is not None:
         constants["token_stride"] = token_stride
-    if rows is None:
-        constants.update(indices_ptr=None, row_ids_ptr=None)
-    types = {"logits_ptr": logits, "mask_ptr": "*i32", "indices_ptr": rows, "row_ids_ptr": rows}
+    constants.update({name: None for name in POINTERS if name not in WAYS[way]})
+    types = {"logits_ptr": logits, "mask_ptr": "*i32", **dict.fromkeys(POINTERS, numbers)}
     if logits == "*i64":
         types["masked"] = "i64"
     signature = {
@@ -65,10 +81,11 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("logits", ["*i16", "*i32", "*i64"])
-def test_whole_vectors_and_no_local_memory(logits: str, capability: int) -> None:
+def test_whole_vectors_and_no_local_memory(logits: str, way: str, capability: int) -> None:
     """Every chunk is loaded and stored by one 16-byte instruction, whatever the strides and the width."""
-    compiled = compile_kernel(logits, capability)
+    compiled = compile_kernel(logits, capability, way=way)
     ptx = compiled.asm["ptx"]
     found = accesses(ptx)
     vector = "v2.b64" if logits == "*i64" else "v4.b32"
@@ -85,9 +102,9 @@ def test_whole_vectors_and_no_local_memory(logits: str, capability: int) -> None
             assert re.search(r"@!?%p\d+ ", line), f"without a predicate: {line}"
 
 
-@pytest.mark.parametrize("rows", [None, "*i32", "*i64"])
-def test_every_kind_of_row_numbers_compiles(rows: str | None) -> None:
-    ptx = compile_kernel("*i16", 90, rows=rows).asm["ptx"]
+@pytest.mark.parametrize("way", WAYS)
+def test_row_numbers_of_64_bits_compile(way: str) -> None:
+    ptx = compile_kernel("*i16", 90, way=way, numbers="*i64").asm["ptx"]
     assert accesses(ptx)["st.global.v4.b32"] > 0
 
 
@@ -110,17 +127,23 @@ class Hopper:
         return 0
 
 
-def test_one_compilation_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The launcher's own arguments, but nothing launched: no batch of another shape compiles again."""
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What launches would run, each compiled with the launcher's own arguments, but nothing launched."""
     kernel = triton_kernel.mask_rows_kernel
-    compiled = []
+    found: list[Any] = []
 
     def run(*arguments: object, warmup: bool, **options: object) -> None:
-        compiled.append(type(kernel).run(kernel, *arguments, warmup=True, **options))
+        found.append(type(kernel).run(kernel, *arguments, warmup=True, **options))
 
     monkeypatch.setattr(kernel, "run", run)
     monkeypatch.setattr(kernel, "device_caches", defaultdict(kernel.create_binder))
     monkeypatch.setattr(triton.runtime.driver, "_active", Hopper())
+    return found
+
+
+def test_one_compilation_for_all_sizes(compiled: list[Any]) -> None:
+    """No batch of another shape compiles again."""
     for dtype in (torch.bfloat16, torch.float16):
         for rows, tokens in [(1, 1), (1, 311), (4, 320), (16, 4096), (17, 4097)]:
             logits = torch.zeros((2 * rows, tokens + 3), dtype=dtype)[::2, 3:]
@@ -129,6 +152,25 @@ def test_one_compilation_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(compiled) == 10
     assert len({id(code) for code in compiled}) == 1
     assert accesses(compiled[0].asm["ptx"])["st.global.v4.b32"] > 0
+
+
+def test_serving_compiles_nothing(compiled: list[Any]) -> None:
+    """The warm-up has compiled every way a worker launches, whatever the sizes are then."""
+    triton_kernel.warmup(torch.device("cpu"))
+    warm = {id(code) for code in compiled}
+    assert len(warm) == 2 * len(WAYS)
+    table = torch.zeros((100, 4008), dtype=torch.int32)
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        for requests, positions in [(1, 1), (1, 4), (7, 4), (16, 1), (256, 16)]:
+            logits = torch.zeros((requests * positions, 400), dtype=dtype)[:, :384]
+            numbers = torch.arange(requests * positions, dtype=torch.int32)[1:]
+            starts = torch.arange(requests + 1, dtype=torch.int32)
+            masks = torch.zeros((len(numbers), 4008), dtype=torch.int32)
+            triton_kernel.apply(logits, masks, None, numbers)
+            triton_kernel.apply(logits, table, numbers, numbers)
+            triton_kernel.apply(logits, masks, None, numbers, starts, positions)
+            triton_kernel.apply(logits, table, numbers, numbers, starts, positions)
+    assert {id(code) for code in compiled} == warm
 
 
 def test_interpreted() -> None:

@@ -9,8 +9,8 @@ called once it does the whole job, called by a team of threads at the same time 
 a thread that met rows with little to do takes more of them.
 
 Memory moves in lines of 64 bytes, so the unit of work is the bits of one line of logits: 32, 16 or 8 bits.
-A mask is read in blocks of 512 bytes, which are passed over where they are all ones. In the others, one vector
-comparison finds which of 64 lines a mask restricts at all, and each of those costs one load, select
+A mask is read in blocks of 512 bytes, which are passed over where they are all ones. In the others, one
+vector comparison finds which of 64 lines a mask restricts at all, and each of those costs one load, select
 and store. They are written as vector instructions because a compiler makes branches of the obvious
 loop. A select writes allowed logits back as they were: the line is being written anyway, and masked stores
 of 16-bit elements do not exist before AVX-512.

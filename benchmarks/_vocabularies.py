@@ -19,16 +19,22 @@ PATTERN = (
 )
 
 
+def tokenizer_file(folder: str) -> Path:
+    """The tokenizer file of ``llama3`` or ``llama4``, found without importing its package."""
+    spec = find_spec("llama_models")
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    for place in places:
+        if (path := Path(place) / folder / "tokenizer.model").exists():
+            return path
+    sys.exit("the benchmarks need the packages tiktoken and llama-models: pip install '.[test,bench]'")
+
+
 def _ranks(folder: str) -> dict[bytes, int]:
     try:
         from tiktoken.load import load_tiktoken_bpe
-
-        spec = find_spec("llama_models")
-        places = list(spec.submodule_search_locations or ()) if spec else []
-        path = next(p for place in places if (p := Path(place) / folder / "tokenizer.model").exists())
-    except (ImportError, StopIteration):
+    except ImportError:
         sys.exit("the benchmarks need the packages tiktoken and llama-models: pip install '.[test,bench]'")
-    return load_tiktoken_bpe(str(path))
+    return load_tiktoken_bpe(str(tokenizer_file(folder)))
 
 
 def _encoding(name: str, ranks: dict[bytes, int], special: list[str]) -> Any:

@@ -8,16 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-import stub_engine
 import vllm_shapes
 
 pytest.importorskip("vllm.v1.structured_output.backend_types")
 from vllm.sampling_params import StructuredOutputsParams
 
+import vllm_guided as vg
 from vllm_guided.errors import InvalidConstraint
+from vllm_guided.runtime.row_table import RowTable
+from vllm_guided.vllm import advance, engine, selection, shipping
 from vllm_guided.vllm import manager as join
-from vllm_guided.vllm import selection
+from vllm_guided.vllm.engine import Constraint, Engine
 from vllm_guided.vllm.grammar import GuidedGrammar
+from vllm_guided.vllm.row_numbers import RowNumbers
 
 TOKENS: list[bytes | None] = [b"a", b"b", b"ab", b"ba", b"abab", b"c", None, None, None, None]
 END, EOT, THINK_END, CALL = 6, 7, 8, 9
@@ -54,21 +57,51 @@ def config(backend: str = "vllm_guided", drafts: int = 0, reasoner: Any = None, 
     )
 
 
+class Output:
+    """What vLLM keeps of a request's constraint."""
+
+    def __init__(self, params: Any, reasoning_ended: bool) -> None:
+        self.params = params
+        self.reasoning_ended = reasoning_ended
+        self._grammar: Any = None
+
+    @property
+    def grammar(self) -> Any:
+        return self._grammar
+
+    @grammar.setter
+    def grammar(self, grammar: Any) -> None:
+        self._grammar = grammar
+
+
 def request(name: str, *texts: str, stop: tuple[int, ...] = (), reasoning: bool = False, **given: Any) -> Any:
     params = StructuredOutputsParams(**(given or {"choice": list(texts)}))
     return SimpleNamespace(
         request_id=name,
-        structured_output_request=SimpleNamespace(params=params, grammar=None, reasoning_ended=not reasoning),
+        structured_output_request=Output(params, not reasoning),
         sampling_params=SimpleNamespace(structured_outputs=params, all_stop_token_ids={END, EOT, *stop}),
         reasoning_ended=not reasoning,
     )
 
 
+class RecordingEngine(Engine):
+    """The real engine; keeps what it was asked for."""
+
+    def compile(self, constraint: Constraint) -> Any:
+        vars(self).setdefault("asked", []).append(constraint)
+        return super().compile(constraint)
+
+
+COMPILER = vg.GrammarCompiler(
+    vg.Vocabulary([*TOKENS, *[None] * (SIZE - len(TOKENS))], stop_token_ids=[END, EOT])
+)
+
+
 @pytest.fixture(autouse=True)
-def stub(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     import logging
 
-    stub_engine.install(monkeypatch.setattr)
+    monkeypatch.setattr(engine, "make_engine", lambda *_: RecordingEngine(COMPILER, frozenset({END, EOT})))
     monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
     monkeypatch.setattr(selection, "_active", False)
     monkeypatch.setattr(selection, "_faults", [])
@@ -81,6 +114,11 @@ def adapted(shape: type, **methods: Any) -> Any:
     module.StructuredOutputManager = manager  # type: ignore[attr-defined]
     join.use_backend(module)
     return manager
+
+
+def path(made: Any) -> list[int]:
+    """The states that a request has gone through."""
+    return list(made.structured_output_request.grammar.matcher._history)
 
 
 SHAPES = [vllm_shapes.Manager030, vllm_shapes.Manager032, vllm_shapes.Manager033]
@@ -119,10 +157,10 @@ def test_a_request_is_compiled_whatever_backend_it_notes(shape: type, noted: str
 
 def test_options_of_the_request_reach_the_engine() -> None:
     manager = adapted(vllm_shapes.Manager032)(config())
-    for given in ({"disable_any_whitespace": True}, {"whitespace_pattern": " "}, {"json": "[]"}):
+    for given in ({"disable_any_whitespace": True}, {"whitespace_pattern": " "}, {"json": "true"}):
         manager.grammar_init(request("r", **{"json": "{}", **given}))
     asked = manager.backend.engine.asked
-    assert [entry.text for entry in asked] == ["{}", "{}", "[]"]
+    assert [entry.text for entry in asked] == ["{}", "{}", "true"]
     assert [entry.any_whitespace for entry in asked] == [False, True, True]
     assert [entry.whitespace_pattern for entry in asked] == [None, " ", None]
 
@@ -130,7 +168,7 @@ def test_options_of_the_request_reach_the_engine() -> None:
 def test_a_constraint_that_cannot_be_compiled_is_logged_by_name(caplog: pytest.LogCaptureFixture) -> None:
     manager = adapted(vllm_shapes.Manager032)(config())
     with pytest.raises(InvalidConstraint):
-        manager.grammar_init(request("bad one", regex=stub_engine.BAD))
+        manager.grammar_init(request("bad one", regex="(a"))
     assert "refuses the constraint of request bad one" in caplog.text
 
 
@@ -175,7 +213,7 @@ def test_rows_are_those_of_the_plain_loop(
         requests, tokens = random_step(seed, drafts, reasoner)
         manager = manager_class(config(drafts=drafts, reasoner=reasoner))
         start(manager, requests, seed)
-        paths = [r.structured_output_request.grammar.matcher.path[:] for r in requests.values()]
+        paths = [path(made) for made in requests.values()]
         stride = 1 + drafts
         plain = type(manager).grammar_bitmask.__wrapped__(manager, requests, list(requests), tokens).copy()
         manager._grammar_bitmask.fill_(0x5A5A5A5A)
@@ -192,7 +230,7 @@ def test_rows_are_those_of_the_plain_loop(
                 )
             )
             np.testing.assert_array_equal(ours[first : first + used], plain[first : first + used], str(seed))
-        assert paths == [r.structured_output_request.grammar.matcher.path for r in requests.values()]
+        assert paths == [path(made) for made in requests.values()]
 
 
 def test_reasoning_may_be_constrained_too() -> None:
@@ -204,56 +242,189 @@ def test_reasoning_may_be_constrained_too() -> None:
     assert manager.grammar_bitmask(requests, ["r"], {})[0, 0] != -1
 
 
-def test_the_engine_is_asked_once_per_position(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
+class Worker:
+    """Sees the steps in order, as a worker does, and knows the rows that were sent."""
 
-    def fill_rows(matchers: Any, bitmask: Any, rows: Any) -> list[int]:
-        calls.append(len(matchers))
-        return stub_engine.fill_rows(matchers, bitmask, rows)
+    def __init__(self, rows: int = 32) -> None:
+        self.rows = np.full((rows, 2), 0x5A5A5A5A, np.int32)
+        self.table = shipping.ShippedTable(7, RowTable(rows, 2))
 
-    monkeypatch.setattr("vllm_guided.vllm.engine.fill_rows", fill_rows)
+    def whole(self, shipped: Any, is_sent: bool = True) -> Any:
+        if type(shipped) is not RowNumbers:
+            return shipped
+        self.table.is_sent = is_sent
+        assert shipped.table == 7 and shipped.shape[1] == 1
+        if is_sent:
+            self.rows[shipped.slots] = shipped.rows
+        rows = self.rows[np.maximum(np.asarray(shipped).ravel(), 0)]
+        rows[np.asarray(shipped).ravel() < 0] = -1
+        return rows
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("drafts", [0, 3])
+@pytest.mark.parametrize("reasoner", [None, object()], ids=["", "reasoning"])
+@pytest.mark.parametrize("capacity", [2, 4, 32])
+def test_numbers_stand_for_the_rows_of_the_plain_loop(
+    shape: type, drafts: int, reasoner: Any, capacity: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager_class = adapted(shape)
+    manager = manager_class(config(drafts=drafts, reasoner=reasoner))
+    worker = Worker(capacity)
+    numbered = 0
+    for seed in range(60):
+        requests, tokens = random_step(seed, drafts, reasoner)
+        start(manager, requests, seed)
+        manager.row_table = None
+        plain = manager.grammar_bitmask(requests, list(requests), tokens).copy()
+        manager.row_table = worker.table
+        shipped = manager.grammar_bitmask(requests, list(requests), tokens)
+        numbered += type(shipped) is RowNumbers
+        if seed % 5 == 4:
+            worker.whole(shipped, is_sent=False)  # vLLM dropped this step's masks
+            continue
+        whole = worker.whole(shipped)
+        assert whole.shape == plain.shape
+        first = 0
+        for number, name in enumerate(requests):
+            count = 1 + len(tokens.get(name, ()))
+            if shape.strided:  # type: ignore[attr-defined]
+                first = number * (1 + drafts)
+            np.testing.assert_array_equal(whole[first : first + count], plain[first : first + count])
+            first += count
+    assert "own loop" not in caplog.text
+    assert numbered > 10
+
+
+def test_the_engine_is_asked_once_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm_guided.runtime import entry
+
+    calls: list[str] = []
+
+    def counted(name: str) -> None:
+        original = getattr(entry, name)
+
+        def call(*arguments: Any) -> Any:
+            calls.append(name)
+            return original(*arguments)
+
+        monkeypatch.setattr(entry, name, call)
+
+    for name in ("walk_drafts", "fill_batch", "fill", "advance", "advance_many"):
+        counted(name)
     manager = adapted(vllm_shapes.Manager032)(config(drafts=2))
     requests = {f"r{i}": request(f"r{i}", "abab") for i in range(5)}
-    start(manager, requests, 0)
     for made in requests.values():
-        made.structured_output_request.grammar.reset()
+        manager.grammar_init(made)
     manager.grammar_bitmask(requests, list(requests), {})
-    assert calls == [5]
+    assert calls == ["fill_batch"]
     calls.clear()
     manager.grammar_bitmask(requests, list(requests), {"r1": [0, 1], "r3": [2]})
-    assert calls == [5, 2, 1]
+    assert calls == ["walk_drafts", "fill_batch"]
+    calls.clear()
+    sampled = SimpleNamespace(
+        sampled_token_ids=[[2]] * 5, req_id_to_index={name: i for i, name in enumerate(requests)}
+    )
+    manager.vllm_guided_advance(requests, list(requests), sampled)
+    assert all(manager.accept_tokens(made, [2]) for made in requests.values())
+    assert calls == ["advance_many"]
 
 
-@pytest.mark.parametrize("text", ["boom-fill_bitmask", "stuck"])
+@pytest.mark.parametrize("reasoner", [None, object()], ids=["", "reasoning"])
+def test_tokens_found_ahead_are_accepted_as_one_by_one(reasoner: Any) -> None:
+    """Whatever vLLM then does: take them all, take fewer, take others, or nothing at all."""
+    manager = adapted(vllm_shapes.Manager032)(config(drafts=3, reasoner=reasoner))
+    chance = random.Random(5)
+    found = 0
+    for seed in range(200):
+        requests, sampled = random_step(seed, 3, reasoner)
+        twins, _ = random_step(seed, 3, reasoner)
+        start(manager, requests, seed)
+        start(manager, twins, seed)
+        for _ in range(3):
+            rows = {name: i for i, name in enumerate(requests)}
+            tokens = [[t for t in sampled.get(name, []) if t >= 0] for name in requests]
+            output = SimpleNamespace(sampled_token_ids=tokens, req_id_to_index=rows)
+            manager.vllm_guided_advance(requests, [*requests, "gone"], output)
+            found += sum(
+                made.structured_output_request.grammar._ahead is not None for made in requests.values()
+            )
+            for name, made in requests.items():
+                taken = tokens[rows[name]]
+                if chance.random() < 0.2:
+                    taken = taken[: chance.randint(0, 2)]
+                elif chance.random() < 0.1:
+                    taken = [chance.choice([0, 1, 2, END])]
+                elif chance.random() < 0.1:
+                    continue
+                twin = twins[name]
+                expected = type(manager).accept_tokens.__wrapped__(manager, twin, taken)
+                assert manager.accept_tokens(made, taken) == expected
+                assert path(made) == path(twin)
+                assert (
+                    made.structured_output_request.reasoning_ended
+                    == twin.structured_output_request.reasoning_ended
+                )
+    assert found > 100
+
+
+def test_a_scheduler_that_is_adapted(caplog: pytest.LogCaptureFixture) -> None:
+    class Scheduler:
+        def __init__(self, manager: Any, requests: dict[str, Any]) -> None:
+            self.structured_output_manager, self.requests = manager, requests
+
+        def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> str:
+            return "the original"
+
+    module = ModuleType("a_vllm")
+    module.Scheduler = Scheduler  # type: ignore[attr-defined]
+    advance.advance_whole_batch(module)
+    manager = adapted(vllm_shapes.Manager032)(config())
+    requests = {"r": request("r", "ab"), "free": SimpleNamespace(structured_output_request=None)}
+    manager.grammar_init(requests["r"])
+    made = Scheduler(manager, requests)
+    scheduled = SimpleNamespace(has_structured_output_requests=True, num_scheduled_tokens={"r": 1, "free": 1})
+    output = SimpleNamespace(sampled_token_ids=[[0], [3]], req_id_to_index={"r": 0, "free": 1})
+    assert made.update_from_output(scheduled, output) == "the original"
+    assert requests["r"].structured_output_request.grammar._ahead is not None
+    output.req_id_to_index = {}
+    assert made.update_from_output(scheduled, output) == "the original"
+    assert "request by request" in caplog.text
+    made.structured_output_manager = SimpleNamespace()
+    assert made.update_from_output(scheduled, output) == "the original"
+
+
+@pytest.mark.parametrize("numbered", [False, True])
 @pytest.mark.parametrize("drafts", [0, 2])
 def test_one_broken_request_leaves_the_others_masked(
-    drafts: int, text: str, caplog: pytest.LogCaptureFixture
+    drafts: int, numbered: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager = adapted(vllm_shapes.Manager032)(config(drafts=drafts))
+    worker = Worker()
+    manager.row_table = worker.table if numbered else None
     requests = {
         "good": request("good", "ab"),
-        "bad": request("bad", text),
+        "bad": request("bad", "z"),  # which no token spells
         "too": request("too", "c"),
     }
-    start(manager, requests, 0)
     for made in requests.values():
-        made.structured_output_request.grammar.reset()
+        manager.grammar_init(made)
     tokens = {"bad": [0, 0], "too": [5]} if drafts else {}
     for _ in range(2):
-        rows = manager.grammar_bitmask(requests, list(requests), tokens).tolist()
+        rows = worker.whole(manager.grammar_bitmask(requests, list(requests), tokens)).tolist()
         assert rows[0] == [0b101, 0]
         assert rows[1] == [-1, -1]
         assert rows[2 + len(tokens.get("bad", ()))] == [1 << 5, 0]
     assert requests["bad"].structured_output_request.grammar.failed
     assert not requests["good"].structured_output_request.grammar.failed
+    assert not manager.accept_tokens(requests["bad"], [0])
     assert caplog.text.count("ends with an error") == 1
 
 
 def test_a_strange_grammar_goes_vllm_s_own_way(caplog: pytest.LogCaptureFixture) -> None:
     manager = adapted(vllm_shapes.Manager032)(config())
     requests = {"r": request("r", "ab")}
-    start(manager, requests, 0)
-    requests["r"].structured_output_request.grammar.reset()
+    manager.grammar_init(requests["r"])
 
     class Other(GuidedGrammar):
         pass
@@ -269,8 +440,7 @@ def test_an_unknown_layout_keeps_vllm_s_own_loop(caplog: pytest.LogCaptureFixtur
     assert "does not know how vLLM" in caplog.text
     manager = manager_class(config())
     requests = {"r": request("r", "ab")}
-    start(manager, requests, 0)
-    requests["r"].structured_output_request.grammar.reset()
+    manager.grammar_init(requests["r"])
     assert manager.grammar_bitmask(requests, ["r"], {}).tolist() == [[0b101, 0]]
 
 
@@ -288,5 +458,5 @@ def test_an_unknown_manager_refuses_to_start_with_us() -> None:
 def test_the_installed_manager_is_adapted() -> None:
     module = pytest.importorskip("vllm.v1.structured_output")
     manager = module.StructuredOutputManager
-    for name in ("__init__", "grammar_init", "_create_grammar", "grammar_bitmask"):
+    for name in ("__init__", "grammar_init", "_create_grammar", "grammar_bitmask", "accept_tokens"):
         assert hasattr(getattr(manager, name), "__wrapped__"), name

@@ -48,6 +48,16 @@ class ManagerOfAnyVersion:
                 return index + 1
         return len(tokens) + 1
 
+    def accept_tokens(self, request: Any, new_token_ids: list[int]) -> bool:
+        output = request.structured_output_request
+        if output is None or not new_token_ids:
+            return True
+        start = self._start(request, new_token_ids)
+        if start > len(new_token_ids):
+            return True
+        output.reasoning_ended = request.reasoning_ended = True
+        return bool(output.grammar.accept_tokens(request.request_id, new_token_ids[start:]))
+
     def grammar_bitmask(
         self,
         requests: dict[str, Any],

@@ -267,6 +267,48 @@ def advance_batch(address, configs, tokens, out):
         out[k] = _advance(arena, np.int64(configs[k]), np.int64(tokens[k]))
 
 
+@jit(types.void(_int, _ints, _ints, _ints, _ints))
+def advance_many(address, configs, tokens, offsets, out):
+    """``advance`` for each configuration over its tokens (``offsets``), configurations to ``out``."""
+    arena = arena_at(address)
+    settle(arena)
+    for r in range(configs.size):
+        config = np.int64(configs[r])
+        for k in range(offsets[r], offsets[r + 1]):
+            config = _advance(arena, config, np.int64(tokens[k]))
+            out[k] = config
+
+
+@jit(types.void(_int, _ints, _ints, _ints, _ints, _ints, _ints, _ints))
+def walk_drafts(address, configs, drafts, offsets, fed_from, masked_from, out, refused):
+    """See :func:`vllm_guided.runtime.steps.draft_states`."""
+    arena = arena_at(address)
+    settle(arena)
+    for r in range(configs.size):
+        config = np.int64(configs[r])
+        first = np.int64(offsets[r])
+        count = np.int64(offsets[r + 1]) - first
+        row = first + r
+        refused[r] = -1
+        padded = False
+        for position in range(count + 1):
+            if refused[r] >= 0:
+                out[row + position] = out[row + position - 1]
+                continue
+            out[row + position] = config if not padded and position >= masked_from[r] else -1
+            if position == count or padded:
+                continue
+            token = np.int64(drafts[first + position])
+            if token < 0:
+                padded = True
+            elif position >= fed_from[r]:
+                after = _advance(arena, config, token)
+                if after == DEAD:
+                    refused[r] = position
+                else:
+                    config = after
+
+
 @jit(_int(_int, _int))
 def only_token(address, config):
     """The one token that is allowed, or -1 where several (or none) are."""

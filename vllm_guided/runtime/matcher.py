@@ -77,6 +77,11 @@ class GrammarMatcher:
         return self._history[-1]
 
     @property
+    def words(self) -> int:
+        """The int32 words of a mask."""
+        return self._runtime.words
+
+    @property
     def token_count(self) -> int:
         """Number of tokens accepted (and not rolled back)."""
         return len(self._history) - 1
@@ -130,6 +135,17 @@ class GrammarMatcher:
             count = entry.advance_all(self._runtime.address, self._history[-1], ids, out)
         result: list[int] = out[:count].tolist()
         return result
+
+    def move(self, state: int, states: Sequence[int]) -> bool:
+        """Go from ``state`` over ``states``, which a call for a whole batch has found; whether it did.
+
+        Only if it stands there, and no token was refused, nor is one behind the end.
+        """
+        history = self._history
+        if history[-1] != state or not states or DEAD in states:
+            return False
+        history.extend(states)
+        return True
 
     def rollback(self, count: int) -> None:
         """Take back the last ``count`` accepted tokens, stop tokens too.

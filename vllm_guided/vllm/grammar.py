@@ -64,16 +64,38 @@ class GuidedGrammar(StructuredOutputGrammar):  # type: ignore[misc]
         self.stop_ids = stop_ids
         self.failed = False
         self._ended = False
+        #: Whether its rows are its matcher's masks, and its tokens its matcher's, and nothing else.
+        self.is_plain = not extra_stop_ids
+        self._ahead: tuple[int, list[int], list[int]] | None = None
 
     def fail(self, where: str, fault: Exception) -> None:
         """Give this request up: rows allow everything, the next accept answers False."""
         self.failed = True
+        self.is_plain = False
         logger.error(
             "vllm_guided failed in %s of request %s, which ends with an error; others go on.",
             where,
             self.request_id,
             exc_info=fault,
         )
+
+    def look_ahead(self, tokens: list[int], states: list[int]) -> None:
+        """Note the states that the next ``tokens`` lead to, found with those of the whole batch."""
+        self._ahead = (self.matcher.state, tokens, states)
+
+    def accept_ahead(self, tokens: list[int]) -> bool:
+        """Accept ``tokens`` if the states they lead to were noted; whether they were, and are allowed.
+
+        False says nothing: :meth:`accept_tokens` finds out.
+        """
+        ahead = self._ahead
+        if ahead is None:
+            return False
+        self._ahead = None
+        state, known, states = ahead
+        if known is not tokens and known[: len(tokens)] != tokens:
+            return False
+        return bool(self.matcher.move(state, states[: len(tokens)]))
 
     @_guarded(lambda self, request_id, tokens: False)
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:

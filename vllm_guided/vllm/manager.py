@@ -36,10 +36,11 @@ def use_backend(module: ModuleType) -> None:
     except UnexpectedVllm as fault:
         refuse_selection(manager, fault)
         raise
-    try:
-        fill_whole_batch(manager)
-    except UnexpectedVllm as fault:
-        logger.warning("%s Masks are filled request by request instead, which is slower.", fault)
+    for adapt in (fill_whole_batch, accept_looked_ahead):
+        try:
+            adapt(manager)
+        except UnexpectedVllm as fault:
+            logger.warning("%s This is done request by request instead, which is slower.", fault)
 
 
 def is_ours(manager: Any) -> bool:
@@ -74,6 +75,8 @@ def create_backend_at_start(manager: Any) -> None:
             size = vllm_config.model_config.get_vocab_size()
             self.backend = GuidedBackend(vllm_config, tokenizer=self.tokenizer, vocab_size=size)
             self.backend_name = NAME
+            # A table of rows is given to it where the workers hold one (vllm_guided.vllm.shipping).
+            self.row_table = None
             logger.info("Structured outputs: vllm_guided, %d tokens.", size)
 
     manager.__init__ = __init__
@@ -132,35 +135,60 @@ def fill_whole_batch(manager: Any) -> None:
     ) -> Any:
         if not structured_output_request_ids or not is_ours(self):
             return original(self, requests, structured_output_request_ids, scheduled_spec_decode_tokens)
-        from vllm_guided.vllm.rows import fill, fill_plain, plan
+        from vllm_guided.vllm.rows import fill_rows, number_rows, plan
 
         try:
             stride = 1 + (self.vllm_config.num_speculative_tokens or 0)
             if self._grammar_bitmask is None:
                 rows = self.vllm_config.scheduler_config.max_num_seqs * stride
                 self._grammar_bitmask = self.backend.allocate_token_bitmask(rows)
+            made = plan(
+                requests,
+                structured_output_request_ids,
+                scheduled_spec_decode_tokens,
+                stride,
+                make_layout(self),
+                may_reason(self),
+            )
             bitmask = self._grammar_bitmask.numpy()
-            layout = make_layout(self)
-            may_reason = self.reasoner_cls is not None and not self.enable_in_reasoning
-            if not may_reason and not scheduled_spec_decode_tokens:
-                row_step = stride if layout.strided else 1
-                count = fill_plain(requests, structured_output_request_ids, bitmask, row_step)
-            else:
-                walks, count = plan(
-                    requests,
-                    structured_output_request_ids,
-                    scheduled_spec_decode_tokens,
-                    stride,
-                    layout,
-                    may_reason,
-                )
-                fill(walks, bitmask)
-            return bitmask[:count]
+            if self.row_table is None:
+                return fill_rows(made, bitmask)
+            return number_rows(made, bitmask, self.row_table)
         except Exception:
             logger.exception("vllm_guided could not fill a step's masks at once; vLLM's own loop does it.")
         return original(self, requests, structured_output_request_ids, scheduled_spec_decode_tokens)
 
     manager.grammar_bitmask = grammar_bitmask
+
+
+def may_reason(manager: Any) -> bool:
+    """May requests have tokens that are not constrained, before their reasoning ends?"""
+    return manager.reasoner_cls is not None and not manager.enable_in_reasoning
+
+
+def accept_looked_ahead(manager: Any) -> None:
+    """Take the states that were found for the whole batch (:mod:`vllm_guided.vllm.advance`), if they fit."""
+    original = expect(manager, "accept_tokens", parameters=("self", "request", "new_token_ids"))
+
+    @functools.wraps(original)
+    def accept_tokens(self: Any, request: Any, new_token_ids: list[int]) -> bool:
+        structured = request.structured_output_request
+        if structured is not None and new_token_ids:
+            grammar = structured._grammar
+            if getattr(grammar, "is_plain", False) and grammar.accept_ahead(new_token_ids):
+                if not structured.reasoning_ended:
+                    structured.reasoning_ended = True
+                return True
+        return bool(original(self, request, new_token_ids))
+
+    def advance(self: Any, requests: dict[str, Any], names: Any, output: Any) -> None:
+        if is_ours(self):
+            from vllm_guided.vllm.advance import look_ahead
+
+            look_ahead(requests, names, output, may_reason(self))
+
+    manager.accept_tokens = accept_tokens
+    manager.vllm_guided_advance = advance
 
 
 def find_layout(manager: Any) -> Any:

@@ -34,8 +34,11 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.async_llm": ("warmup:check_samples",),
     "vllm.v1.engine.llm_engine": ("warmup:check_samples",),
     "vllm.v1.structured_output": ("manager:use_backend",),
+    "vllm.v1.core.sched.scheduler": ("advance:advance_whole_batch",),
+    "vllm.v1.engine.core": ("shipping:open_tables",),
     "vllm.v1.structured_output.utils": ("worker:apply_in_place",),
-    "vllm.v1.worker.gpu_model_runner": ("worker:apply_in_place",),
+    "vllm.v1.worker.gpu_model_runner": ("worker:apply_in_place", "table:receive_rows"),
+    "vllm.v1.worker.gpu.model_runner": ("table:receive_rows",),
     "vllm.v1.worker.worker_base": ("worker:note_selection",),
     "vllm.v1.utils": ("rust_frontend:refuse",),
 }

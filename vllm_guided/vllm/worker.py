@@ -7,6 +7,7 @@ the logits they belong to. vLLM's second runner has a batch-wide Triton kernel o
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_guided.vllm import selection
+from vllm_guided.vllm import selection, table
+from vllm_guided.vllm.row_numbers import RowNumbers
 from vllm_guided.vllm.selection import expect, is_selected, logger
 
 _broken = False
@@ -55,6 +57,7 @@ def apply_in_place(module: ModuleType) -> None:
         "apply_grammar_bitmask",
         parameters=("scheduler_output", "grammar_output", "input_batch", "logits"),
     )
+    table.can_apply(module)
     if hasattr(original, "of_vllm_guided"):
         return
 
@@ -68,6 +71,9 @@ def apply_in_place(module: ModuleType) -> None:
             and _apply(scheduler_output, grammar_output, input_batch, logits)
         ):
             return
+        if type(grammar_output.grammar_bitmask) is RowNumbers:
+            whole = table.whole_rows(grammar_output.grammar_bitmask)
+            grammar_output = dataclasses.replace(grammar_output, grammar_bitmask=whole)
         original(scheduler_output, grammar_output, input_batch, logits)
 
     apply_grammar_bitmask.of_vllm_guided = True  # type: ignore[attr-defined]
@@ -78,7 +84,7 @@ def _apply(scheduler_output: Any, grammar_output: Any, input_batch: Any, logits:
     """Apply the rows with our kernel; False, for good, if it cannot."""
     global _broken
     try:
-        from vllm_guided.kernels import apply_token_bitmask_inplace
+        from vllm_guided.kernels import apply_token_bitmask_inplace, apply_token_bitmask_table_inplace
 
         bitmask = grammar_output.grammar_bitmask
         mask_rows, logit_rows = match_rows(
@@ -88,6 +94,11 @@ def _apply(scheduler_output: Any, grammar_output: Any, input_batch: Any, logits:
             bitmask.shape[0],
         )
         if not len(mask_rows):
+            return True
+        rows = table.held(bitmask)
+        if rows is not None:
+            numbers = np.asarray(bitmask).reshape(-1)[mask_rows]
+            apply_token_bitmask_table_inplace(logits, rows, numbers, logit_rows)
             return True
         if len(mask_rows) != bitmask.shape[0] or not np.array_equal(mask_rows, np.arange(len(mask_rows))):
             bitmask = bitmask[mask_rows]

@@ -77,7 +77,7 @@ def create_backend_at_start(manager: Any) -> None:
             self.backend_name = NAME
             # A table of rows is given to it where the workers hold one (vllm_guided.vllm.shipping).
             self.row_table = None
-            logger.info("Structured outputs: vllm_guided, %d tokens.", size)
+            logger.debug("vllm_guided's backend is made, for %d tokens.", size)
 
     manager.__init__ = __init__
 

@@ -57,8 +57,13 @@ def open_tables(module: ModuleType) -> None:
             reason = open_table(manager, self.model_executor)
         except Exception as fault:
             reason = f"{type(fault).__name__}: {fault}"
-        if reason:
-            logger.info("vllm_guided sends whole mask rows to the workers: %s.", reason)
+        logger.info(
+            "Structured outputs: vllm_guided, %d tokens, %s.",
+            manager.vllm_config.model_config.get_vocab_size(),
+            f"whole mask rows are sent to the workers ({reason})"
+            if reason
+            else f"{manager.row_table.index.capacity} mask rows lie with each worker",
+        )
 
     core.__init__ = __init__
 

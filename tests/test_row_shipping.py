@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
 
 from vllm_guided.runtime.row_table import RowTable  # noqa: E402
-from vllm_guided.vllm import selection, shipping, table, worker  # noqa: E402
+from vllm_guided.vllm import metrics, selection, shipping, table, worker  # noqa: E402
 from vllm_guided.vllm.row_numbers import RowNumbers  # noqa: E402
 
 
@@ -148,6 +148,7 @@ def a_manager(size: int = 96) -> Any:
     config = SimpleNamespace(
         structured_outputs_config=SimpleNamespace(backend="vllm_guided"),
         model_config=SimpleNamespace(get_vocab_size=lambda: size),
+        parallel_config=SimpleNamespace(data_parallel_index=3),
     )
     return SimpleNamespace(vllm_config=config, backend=object(), row_table=None)
 
@@ -166,6 +167,8 @@ def core_of(manager: Any, executor: Any) -> Any:
 def test_a_core_opens_its_workers_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "_active", True)
     monkeypatch.setenv(shipping.ENVIRONMENT, "0.001")
+    published: list[str] = []
+    monkeypatch.setattr(metrics, "publish", lambda engine, gauges: published.append(engine))
     manager, workers = a_manager(), [a_worker(), a_worker()]
     core = core_of(manager, Executor(workers))
     number = manager.row_table.number
@@ -179,6 +182,7 @@ def test_a_core_opens_its_workers_tables(monkeypatch: pytest.MonkeyPatch) -> Non
     manager.row_table.begin()
     core.model_executor.sample_tokens(None)
     assert not manager.row_table.is_sent
+    assert published == ["3"]
 
 
 @pytest.mark.parametrize(
@@ -202,6 +206,7 @@ def test_whole_rows_are_sent_where_a_worker_cannot(
 
     monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
     caplog.set_level(logging.INFO)
+    monkeypatch.setattr(metrics, "publish", lambda engine, gauges: None)
     monkeypatch.setattr(selection, "_active", True)
     monkeypatch.setenv(shipping.ENVIRONMENT, megabytes)
     executor = Executor([a_worker()], answers)

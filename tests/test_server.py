@@ -7,6 +7,7 @@ One server with a real vocabulary of 128,000 tokens, one with n-gram speculation
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -312,6 +313,24 @@ def test_sampling_options_leave_the_output_valid(client: Client, extra: dict[str
 def test_an_unconstrained_request_is_left_alone(client: Client) -> None:
     reply = client.ask({}, budget=20)
     assert reply.status == 200 and reply.raw["usage"]["completion_tokens"] <= 20
+
+
+def test_the_endpoint_has_our_figures(client: Client, server: VllmServer) -> None:
+    """Counted in the engine core's process, shown by the API server's."""
+    deadline = time.monotonic() + 30
+    found: dict[str, float] = {}
+    while time.monotonic() < deadline and not found.get('vllm_guided_rows_total{sent_as="number"}'):
+        with urllib.request.urlopen(f"{server.url}/metrics") as reply:
+            lines = [line.rsplit(" ", 1) for line in reply.read().decode().splitlines() if line[:1] != "#"]
+        found = {name: float(value) for name, value in lines if name.startswith("vllm_guided_")}
+        time.sleep(0.2)
+    assert found['vllm_guided_rows_total{sent_as="number"}'] > 100
+    assert 'vllm_guided_rows_total{sent_as="whole"}' not in found
+    assert 0 < found["vllm_guided_rows_sent_total"] < found['vllm_guided_rows_total{sent_as="number"}']
+    assert found["vllm_guided_fill_steps_total"] >= found["vllm_guided_accept_steps_total"] > 0
+    assert found["vllm_guided_fill_seconds_total"] > 0 and found["vllm_guided_accept_seconds_total"] > 0
+    assert found['vllm_guided_table_rows{engine="0"}'] > 0
+    assert found['vllm_guided_runtime_bytes{engine="0"}'] > 0
 
 
 def test_nothing_went_wrong_inside(client: Client, server: VllmServer) -> None:

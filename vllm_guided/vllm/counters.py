@@ -22,6 +22,12 @@ MEANINGS = {
     "refusals": "constraints refused [reason: invalid, unsupported, too_complex, too_many (the queue of the "
     "compile service is full), other]",
     "compile_cancelled": "compiles given up because every client that waited for them had gone",
+    "accept_steps": "engine steps whose sampled tokens the grammars accepted",
+    "accept_seconds": "seconds of those, all requests together, without vLLM's own loop",
+    "fill_steps": "engine steps whose masks were filled",
+    "fill_seconds": "seconds of those, all requests together",
+    "rows": "mask rows of those steps [sent_as: number, whole]",
+    "rows_sent": "mask rows that were sent to the workers because they had not held them before",
     "compile_service_starts": "starts of a compile service's processes by this process",
 }
 

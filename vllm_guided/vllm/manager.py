@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import time
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 from vllm_guided.errors import GrammarError
+from vllm_guided.vllm import counters
 from vllm_guided.vllm.selection import (
     NAME,
     UnexpectedVllm,
@@ -137,6 +139,7 @@ def fill_whole_batch(manager: Any) -> None:
             return original(self, requests, structured_output_request_ids, scheduled_spec_decode_tokens)
         from vllm_guided.vllm.rows import fill_rows, number_rows, plan
 
+        begin = time.perf_counter()
         try:
             stride = 1 + (self.vllm_config.num_speculative_tokens or 0)
             if self._grammar_bitmask is None:
@@ -152,8 +155,11 @@ def fill_whole_batch(manager: Any) -> None:
             )
             bitmask = self._grammar_bitmask.numpy()
             if self.row_table is None:
-                return fill_rows(made, bitmask)
-            return number_rows(made, bitmask, self.row_table)
+                filled = fill_rows(made, bitmask)
+            else:
+                filled = number_rows(made, bitmask, self.row_table)
+            count_step(filled, time.perf_counter() - begin)
+            return filled
         except Exception:
             logger.exception("vllm_guided could not fill a step's masks at once; vLLM's own loop does it.")
         return original(self, requests, structured_output_request_ids, scheduled_spec_decode_tokens)
@@ -185,10 +191,23 @@ def accept_looked_ahead(manager: Any) -> None:
         if is_ours(self):
             from vllm_guided.vllm.advance import look_ahead
 
+            begin = time.perf_counter()
             look_ahead(requests, names, output, may_reason(self))
+            counters.add("accept_steps")
+            counters.add("accept_seconds", time.perf_counter() - begin)
 
     manager.accept_tokens = accept_tokens
     manager.vllm_guided_advance = advance
+
+
+def count_step(filled: Any, seconds: float) -> None:
+    """Count a step's masks for the metrics."""
+    news = getattr(filled, "slots", None)
+    counters.add("fill_steps")
+    counters.add("fill_seconds", seconds)
+    counters.add("rows", len(filled), sent_as="whole" if news is None else "number")
+    if news is not None and len(news):
+        counters.add("rows_sent", len(news))
 
 
 def find_layout(manager: Any) -> Any:

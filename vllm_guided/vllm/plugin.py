@@ -15,6 +15,7 @@ from importlib import import_module
 from types import ModuleType
 
 from vllm_guided.vllm import imports, selection
+from vllm_guided.vllm.run_name import name_run
 
 # module of vLLM -> the functions of this package that adapt it, as "module:function"
 HOOKS: dict[str, tuple[str, ...]] = {
@@ -40,6 +41,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "vllm.v1.worker.gpu_model_runner": ("worker:apply_in_place", "table:receive_rows"),
     "vllm.v1.worker.gpu.model_runner": ("table:receive_rows",),
     "vllm.v1.worker.worker_base": ("worker:note_selection",),
+    "vllm.v1.metrics.prometheus": ("metrics:join_registry",),
     "vllm.v1.utils": ("rust_frontend:refuse",),
 }
 
@@ -53,6 +55,7 @@ def register() -> None:
         return
     _registered = True
     try:
+        name_run()
         for name, places in HOOKS.items():
             for place in places:
                 imports.when_imported(name, _adapter(place))

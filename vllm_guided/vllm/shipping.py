@@ -12,6 +12,7 @@ import secrets
 from types import ModuleType
 from typing import Any
 
+from vllm_guided.vllm import metrics
 from vllm_guided.vllm.manager import is_ours
 from vllm_guided.vllm.selection import expect, logger
 
@@ -57,6 +58,8 @@ def open_tables(module: ModuleType) -> None:
             reason = open_table(manager, self.model_executor)
         except Exception as fault:
             reason = f"{type(fault).__name__}: {fault}"
+        rank = getattr(manager.vllm_config.parallel_config, "data_parallel_index", 0)
+        metrics.publish(f"{rank}", functools.partial(metrics.engine_gauges, manager))
         logger.info(
             "Structured outputs: vllm_guided, %d tokens, %s.",
             manager.vllm_config.model_config.get_vocab_size(),

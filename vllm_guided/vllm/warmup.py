@@ -10,7 +10,7 @@ import functools
 from types import ModuleType
 from typing import Any
 
-from vllm_guided.vllm import engine
+from vllm_guided.vllm import engine, metrics
 from vllm_guided.vllm.engine import Constraint
 from vllm_guided.vllm.selection import expect, is_selected, logger
 
@@ -42,6 +42,8 @@ def _wrap(owner: Any) -> None:
     def __init__(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         original(self, vllm_config, *args, **kwargs)
         if is_selected(vllm_config.structured_outputs_config):
+            if owner.__name__ == "AsyncLLM":
+                metrics.publish()
             try:
                 for sample in SAMPLES:
                     engine.check(sample)

@@ -1,26 +1,32 @@
-"""Time the bitmask kernels beside xgrammar's and plain torch, in one run.
+"""Time the bitmask kernels beside xgrammar's, vLLM's and plain torch, in one run.
 
     python benchmarks/kernels.py              # the GPU if there is one, else the CPU
-    python benchmarks/kernels.py --quick      # fewer rows, fewer rounds
-    python benchmarks/kernels.py --device cpu --rows 256 --json out.json
+    python benchmarks/kernels.py --quick      # 256 rows only, fewer rounds
+    python benchmarks/kernels.py --device cpu --rows 256 --dtype bfloat16
 
-Every round calls each kernel once, in an order that changes; the table shows medians. On a GPU each call is
-timed by events around several launches, with logits larger than the cache, and its bandwidth stands beside
-that of a copy on the device. The bytes counted are those that no kernel can avoid: the mask is
-read, and each chunk of 16 bytes of logits (a line of 64 on the CPU) that it restricts is written, and read if
-some of it is allowed. Logits are checked against the definition before anything is timed.
+Every round calls each kernel once, in a random order; the tables show medians. Logits and masks are as many
+copies of the same as do not fit a cache, used in turn, since a step finds them so after its forward pass. On
+a GPU each call is timed by events around several launches that the host has made before the first one runs,
+and its bandwidth stands beside that of a copy on the device. The bytes counted are those that no kernel can
+avoid: the mask is read, and each chunk of 16 bytes of logits (a line of 64 on the CPU) that it restricts is
+written, and read if some of it is allowed. Logits are checked against the definition first.
+
+"table" takes the masks by number, -1 where a row allows everything; "requests" finds each mask's row of
+logits from where its request's rows begin.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import random
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import _report
 import numpy as np
 import torch
 from vllm_guided.kernels import reference
@@ -29,11 +35,18 @@ from vllm_guided import kernels
 
 MASKS = {
     "12 allowed": "a choice, a digit, a bracket",
-    "50 %": "random bits",
+    "half": "one half of the vocabulary, then the other",
     "94 %": "inside a string",
+    "random": "random bits",
     "mixed": "a batch: half 12 allowed, a quarter 94 %, a quarter everything",
     "all": "reasoning, or a free request",
 }
+CACHE_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}
+"""What the copies of the logits take at least, so that none is found in a cache."""
+COPIES = 64
+"""How many there are at most."""
+LAUNCHES = 10
+"""In one measurement on a GPU."""
 
 
 @dataclass
@@ -57,7 +70,9 @@ def make_bits(kind: str, rows: int, tokens: int, random: np.random.Generator) ->
         return np.concatenate([make_bits(kinds[i % 4], 1, tokens, random) for i in range(rows)])
     if kind == "all":
         return np.ones((rows, tokens), dtype=bool)
-    share = {"12 allowed": 12 / tokens, "50 %": 0.5, "94 %": 0.94}[kind]
+    if kind == "half":
+        return np.tile(np.arange(tokens) < tokens // 2, (rows, 1))
+    share = {"12 allowed": 12 / tokens, "random": 0.5, "94 %": 0.94}[kind]
     return random.random((rows, tokens), dtype=np.float32) < share
 
 
@@ -76,16 +91,24 @@ def necessary_bytes(bits: np.ndarray, size: int, unit: int) -> int:
     return (written + read) * unit + bits.size // 8
 
 
-def contestants(device: torch.device, rows: int) -> dict[str, Callable[[torch.Tensor, torch.Tensor], Any]]:
-    """The kernels, by name. Each takes logits and masks for all rows."""
+def contestants(
+    device: torch.device, rows: int, free: np.ndarray
+) -> dict[str, Callable[[torch.Tensor, torch.Tensor], Any]]:
+    """The kernels, by name. Each takes logits and masks for all rows, of which those ``free`` allow all."""
+    numbers = torch.arange(rows, dtype=torch.int32, device=device)
+    row_ids = torch.where(torch.from_numpy(free).to(device), -1, numbers)
+    starts = torch.arange(rows + 1, dtype=torch.int32, device=device)
+    table = kernels.apply_token_bitmask_table_inplace
     found: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
         "vllm_guided": kernels.apply_token_bitmask_inplace,
+        "vllm_guided, table": lambda logits, masks: table(logits, masks, row_ids),
+        "vllm_guided, table, requests": lambda logits, masks: table(
+            logits, masks, row_ids, numbers, row_starts=starts
+        ),
         "torch": reference.apply_token_bitmask_vectors,
     }
-    row_ids = torch.arange(rows, dtype=torch.int32, device=device)
-    found["vllm_guided, table"] = lambda logits, masks: kernels.apply_token_bitmask_table_inplace(
-        logits, masks, row_ids
-    )
+    if device.type == "cuda":
+        found["vLLM"] = vllm_kernel(numbers, starts)
     try:
         import xgrammar
     except ImportError:
@@ -103,6 +126,21 @@ def contestants(device: torch.device, rows: int) -> dict[str, Callable[[torch.Te
     return found
 
 
+def vllm_kernel(numbers: torch.Tensor, starts: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], Any]:
+    """The kernel of vLLM's second model runner, launched as vLLM 0.32 does, one position a request."""
+
+    def call(logits: torch.Tensor, masks: torch.Tensor) -> None:
+        from vllm.v1.worker.gpu.structured_outputs import _apply_grammar_bitmask_kernel
+
+        tokens, block = logits.shape[1], 8192
+        _apply_grammar_bitmask_kernel[(len(masks), -(-tokens // block))](
+            logits, logits.stride(0), numbers, starts, masks, masks.stride(0), tokens,
+            MASK_STRIDE=1, BLOCK_SIZE=block,
+        )  # fmt: skip
+
+    return call
+
+
 def as_vllm_calls_xgrammar(logits: torch.Tensor, masks: torch.Tensor) -> None:
     """What vLLM does on a CPU: other dtypes than float32 go there and back, and indices are a list."""
     import xgrammar
@@ -115,34 +153,45 @@ def as_vllm_calls_xgrammar(logits: torch.Tensor, masks: torch.Tensor) -> None:
         logits.copy_(copy.to(logits.dtype))
 
 
-def microseconds(call: Callable[[], Any], device: torch.device, launches: int) -> float:
+def microseconds(call: Callable[[], Any], device: torch.device) -> float:
     """The time of one call."""
     if device.type == "cpu":
         begin = time.perf_counter()
         call()
         return (time.perf_counter() - begin) * 1e6
     first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize(device)
+    # The device sleeps a millisecond or two, so that the host is done with launching when the first one runs.
+    torch.cuda._sleep(3_000_000)
     first.record()
-    for _ in range(launches):
+    for _ in range(LAUNCHES):
         call()
     last.record()
     last.synchronize()
-    return float(first.elapsed_time(last)) * 1e3 / launches
+    return float(first.elapsed_time(last)) * 1e3 / LAUNCHES
 
 
-def medians(
-    calls: dict[str, Callable[[], Any]], device: torch.device, rounds: int, launches: int
-) -> dict[str, float]:
-    """The median time of each call over some rounds, each round in another order; one round to warm up."""
+def medians(calls: dict[str, Callable[[], Any]], device: torch.device, rounds: int) -> dict[str, float]:
+    """The median time of each call over some rounds, in an order that changes; one round to warm up."""
     times: dict[str, list[float]] = {name: [] for name in calls}
-    names = list(calls)
+    chance = random.Random(0)
     for round_number in range(-1, rounds):
-        for i in range(len(names)):
-            name = names[(i + round_number) % len(names)]
-            spent = microseconds(calls[name], device, launches)
+        for name in chance.sample(list(calls), len(calls)):
+            spent = microseconds(calls[name], device)
             if round_number >= 0:
                 times[name].append(spent)
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+class InTurn:
+    """Calls a kernel on one copy of the logits and masks after the other."""
+
+    def __init__(self, kernel: Callable[[Any, Any], Any], copies: list[tuple[Any, Any]]) -> None:
+        self.kernel, self.copies, self.turn = kernel, copies, 0
+
+    def __call__(self) -> None:
+        self.turn = (self.turn + 1) % len(self.copies)
+        self.kernel(*self.copies[self.turn])
 
 
 def measure(
@@ -154,8 +203,11 @@ def measure(
     logits = torch.randn(rows, tokens, dtype=torch.float32).to(dtype).to(device)
     expected = logits.clone()
     reference.apply_token_bitmask_vectors(expected, masks)
+    size = logits.element_size()
+    count = min(COPIES, max(1, CACHE_BYTES[device.type] // (rows * tokens * size)))
+    copies = [(logits.clone(), masks.clone()) for _ in range(count)]
     calls: dict[str, Callable[[], Any]] = {}
-    for name, kernel in contestants(device, rows).items():
+    for name, kernel in contestants(device, rows, bits.all(axis=1)).items():
         got = logits.clone()
         try:
             kernel(got, masks)
@@ -165,13 +217,11 @@ def measure(
         if not torch.equal(got, expected):
             print(f"{name} is WRONG on {rows} x {tokens} {dtype} ({kind}): left out")
             continue
-        calls[name] = lambda kernel=kernel: kernel(logits, masks)
-    size = logits.element_size()
+        calls[name] = InTurn(kernel, copies)
     moved = {name: necessary_bytes(bits, size, 64 if device.type == "cpu" else 16) for name in calls}
     target = torch.empty_like(logits)
-    calls["copy"] = lambda: target.copy_(logits)
+    calls["copy"] = InTurn(lambda logits, masks: target.copy_(logits), copies)
     moved["copy"] = 2 * rows * tokens * size
-    launches = 1 if device.type == "cpu" else 10
     return [
         Measurement(
             device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
@@ -183,19 +233,43 @@ def measure(
             microseconds=spent,
             gigabytes_per_second=moved[name] / spent / 1e3,
         )
-        for name, spent in medians(calls, device, rounds, launches).items()
+        for name, spent in medians(calls, device, rounds).items()
     ]
 
 
 def show(measurements: list[Measurement]) -> None:
     """One input's table: time, bandwidth, and how many times as long as ours."""
     first = measurements[0]
-    print(f"\n{first.rows} rows x {first.tokens} tokens, {first.dtype}, {first.mask} ({MASKS[first.mask]})")
-    print(f"  {'kernel':26}{'us':>12}{'GB/s':>10}{'times ours':>12}")
+    title = f"{first.rows} rows x {first.tokens} tokens, {first.dtype}, {first.mask} ({MASKS[first.mask]})"
     ours = next((m.microseconds for m in measurements if m.kernel == "vllm_guided"), float("nan"))
-    for m in sorted(measurements, key=lambda m: m.microseconds):
-        times = m.microseconds / ours
-        print(f"  {m.kernel:26}{m.microseconds:12.1f}{m.gigabytes_per_second:10.1f}{times:12.2f}")
+    rows = [
+        [m.kernel, f"{m.microseconds:,.1f}", f"{m.gigabytes_per_second:.1f}", f"{m.microseconds / ours:.2f}"]
+        for m in sorted(measurements, key=lambda m: m.microseconds)
+    ]
+    _report.table(title, ["kernel", "microseconds", "GB/s", "times ours"], rows)
+
+
+def keep(measurements: list[Measurement], out: Path) -> None:
+    """The raw numbers, and a chart of the largest batch: a group of bars a mask, an axis a dtype."""
+    most = max(m.rows for m in measurements)
+    dtypes = list(dict.fromkeys(m.dtype for m in measurements))
+    masks = [kind for kind in MASKS if any(m.mask == kind for m in measurements)]
+
+    def draw(figure: Any, axes: Any) -> None:
+        for axis, dtype in zip(axes, dtypes, strict=True):
+            values: dict[str, list[float]] = {}
+            for name in dict.fromkeys(m.kernel for m in measurements):
+                found = {
+                    m.mask: m.microseconds
+                    for m in measurements
+                    if (m.kernel, m.dtype, m.rows) == (name, dtype, most)
+                }
+                values[name] = [found.get(kind, float("nan")) for kind in masks]
+            _report.bars(axis, masks, values, y="microseconds")
+            axis.set(title=f"{most} rows, {dtype}")
+
+    name = f"kernels-{'cpu' if measurements[0].device == 'cpu' else 'gpu'}"
+    _report.keep(out, name, {"measurements": [vars(m) for m in measurements]}, draw, len(dtypes))
 
 
 def main() -> None:
@@ -203,13 +277,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--rows", type=int, nargs="+", help="default: 1 16 256; quick: 64")
+    parser.add_argument("--rows", type=int, nargs="+", help="default: 1 16 256; quick: 256")
     parser.add_argument("--tokens", type=int, default=128_256)
     parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], help="names of torch dtypes")
     parser.add_argument("--masks", nargs="+", default=list(MASKS), choices=list(MASKS), metavar="MASK")
     parser.add_argument("--rounds", type=int, help="default: 15; quick: 5")
-    parser.add_argument("--quick", action="store_true", help="a minute or less on two cores")
-    parser.add_argument("--json", help="write the measurements to this file")
+    parser.add_argument("--quick", action="store_true", help="a minute or so on two cores")
+    parser.add_argument("--out", type=Path, default=_report.RESULTS, help="folder for chart and raw numbers")
     options = parser.parse_args()
     rounds = options.rounds or (5 if options.quick else 15)
     device = torch.device(options.device)
@@ -220,14 +294,12 @@ def main() -> None:
         print(torch.cuda.get_device_name(device))
     everything: list[Measurement] = []
     for name in options.dtype:
-        for rows in options.rows or ([64] if options.quick else [1, 16, 256]):
+        for rows in options.rows or ([256] if options.quick else [1, 16, 256]):
             for kind in options.masks:
                 found = measure(device, getattr(torch, name), rows, options.tokens, kind, rounds)
                 show(found)
                 everything += found
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump([vars(m) for m in everything], file, indent=1)
+    keep(everything, options.out)
 
 
 if __name__ == "__main__":

@@ -75,14 +75,16 @@ def apply(
     ):
         if tensor is not None and not tensor.is_cpu:
             raise ValueError(f"logits are on the CPU, but {name} on {tensor.device}")
-    if row_starts is not None and indices is not None:
-        if row_ids is None:
-            row_ids = torch.arange(bitmask.shape[0])
-        row_ids, indices = _find_rows(row_ids, indices, row_starts, positions)
     rows, tokens = logits.shape
     masks = bitmask.shape[0] if row_ids is None else row_ids.shape[0]
-    targets = None if indices is None else _check_indices(indices, rows)
-    sources = None if row_ids is None else _check_row_ids(row_ids, bitmask.shape[0])
+    targets = None if indices is None else _numbers(indices)
+    sources = None if row_ids is None else _check_row_ids(_numbers(row_ids), bitmask.shape[0])
+    if targets is not None and row_starts is not None:
+        targets, found = _find_rows(targets, _numbers(row_starts), positions)
+        sources = (np.arange(masks) if sources is None else sources)[found]
+        masks = len(targets)
+    if targets is not None:
+        _check_indices(targets, rows)
     if masks == 0 or tokens == 0:
         return
     size = logits.element_size()
@@ -111,30 +113,33 @@ def apply(
         openmp.run(address, ctypes.addressof(job))
 
 
+def _numbers(rows: torch.Tensor) -> npt.NDArray[np.int64]:
+    return np.ascontiguousarray(rows.numpy(), dtype=np.int64)
+
+
 def _find_rows(
-    row_ids: torch.Tensor, places: torch.Tensor, row_starts: torch.Tensor, positions: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The masks whose place exists, and the rows of the logits where it is.
+    places: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], positions: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """The rows of the logits where places are, and which places exist; the rows are those of the existing.
 
     Raises:
         ValueError: a place belongs to no request.
     """
-    requests = row_starts.shape[0] - 1
-    request = torch.div(places, positions, rounding_mode="floor")
-    wrong = places[(places < 0) | (request >= requests)]
-    if len(wrong):
+    requests = len(starts) - 1
+    request = places // positions
+    outside = (request < 0) | (request >= requests)
+    if outside.any():
         raise ValueError(
-            f"indices has place {wrong[0]}, but there are {requests} requests of {positions} each"
+            f"indices has place {places[outside][0]}, but there are {requests} requests of {positions} each"
         )
-    rows = row_starts[request] + places % positions
-    found = rows < row_starts[request + 1]
-    return row_ids[found], rows[found]
+    rows = starts[request] + places % positions
+    found = rows < starts[request + 1]
+    return rows[found], found
 
 
-def _check_indices(indices: torch.Tensor, rows: int) -> npt.NDArray[np.int64]:
-    array = np.ascontiguousarray(indices.numpy(), dtype=np.int64)
+def _check_indices(array: npt.NDArray[np.int64], rows: int) -> None:
     if array.size == 0:
-        return array
+        return
     if int(array.min()) < 0 or int(array.max()) >= rows:
         wrong = array[(array < 0) | (array >= rows)][0]
         raise ValueError(f"indices has row {wrong}, but logits have the rows 0 to {rows - 1}")
@@ -144,11 +149,9 @@ def _check_indices(indices: torch.Tensor, rows: int) -> npt.NDArray[np.int64]:
     if int(np.count_nonzero(seen)) != array.size:
         values, counts = np.unique(array, return_counts=True)
         raise ValueError(f"indices has row {values[counts > 1][0]} more than once")
-    return array
 
 
-def _check_row_ids(row_ids: torch.Tensor, rows: int) -> npt.NDArray[np.int64]:
-    array = np.ascontiguousarray(row_ids.numpy(), dtype=np.int64)
+def _check_row_ids(array: npt.NDArray[np.int64], rows: int) -> npt.NDArray[np.int64]:
     if array.size and (int(array.min()) < -1 or int(array.max()) >= rows):
         wrong = array[(array < -1) | (array >= rows)][0]
         raise ValueError(

@@ -221,12 +221,15 @@ def _mask_tile(
     lines = 0
     if stride == size:
         end = min(last, 32 * words) & -32
+        start = first
         while first + _BLOCK <= end:
             if not _all_ones(mask + (first >> 3)):
                 lines += _mask_lines(row, size, mask, first, first + _BLOCK, value)
             first += _BLOCK
         if first < end:
-            lines += _mask_lines(row, size, mask, first, end, value)
+            # A block that begins before the rest, which is shorter than one, tells whether that is all ones.
+            if end - _BLOCK < start or not _all_ones(mask + ((end - _BLOCK) >> 3)):
+                lines += _mask_lines(row, size, mask, first, end, value)
             first = end
     _mask_words(row, stride, mask, words, first, last, value)
     return lines + ((last - first) >> 3)

@@ -141,7 +141,7 @@ def test_another_signature_is_refused() -> None:
 @pytest.mark.parametrize(("backend", "active"), [("vllm_guided", True), ("xgrammar", False)])
 def test_a_worker_knows_what_is_selected(monkeypatch: pytest.MonkeyPatch, backend: str, active: bool) -> None:
     warmed: list[int] = []
-    monkeypatch.setattr(worker, "_warm_up", lambda: warmed.append(1))
+    monkeypatch.setattr(worker, "_warm_up", lambda device: warmed.append(1))
     monkeypatch.setattr(selection, "_active", False)
     monkeypatch.setattr(selection, "_faults", [])
 
@@ -158,6 +158,30 @@ def test_a_worker_knows_what_is_selected(monkeypatch: pytest.MonkeyPatch, backen
     )
     assert made.WorkerBase(config, rank=3).rank == 3
     assert selection.is_active() is active and len(warmed) == active
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "expected"),
+    [("vllm_guided", "cuda:1", ["cuda:1"]), ("vllm_guided", "cpu", []), ("xgrammar", "cuda:1", [])],
+)
+def test_the_kernel_is_compiled_when_the_runner_is_made(
+    monkeypatch: pytest.MonkeyPatch, backend: str, device: str, expected: list[str]
+) -> None:
+    """On the GPU of this worker, which is not yet chosen when the worker is made."""
+    warmed: list[str] = []
+    monkeypatch.setattr("vllm_guided.kernels.warmup", lambda device: warmed.append(str(device)))
+    monkeypatch.setattr(worker, "_broken", False)
+
+    class GPUModelRunner:
+        def __init__(self, vllm_config: Any, device: Any) -> None:
+            assert not warmed
+
+    made = ModuleType("a_vllm")
+    made.GPUModelRunner = GPUModelRunner  # type: ignore[attr-defined]
+    worker.warm_up_on_device(made)
+    config = SimpleNamespace(structured_outputs_config=SimpleNamespace(backend=backend))
+    made.GPUModelRunner(config, torch.device(device))
+    assert warmed == expected and not worker._broken
 
 
 def test_the_rust_frontend_is_refused_by_name() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -40,9 +41,10 @@ class HeldTable:
 
 #: The tables of this process; each lives as long as its worker.
 _tables: weakref.WeakValueDictionary[int, HeldTable] = weakref.WeakValueDictionary()
-#: Modules whose model runners receive rows here, and modules whose masks are applied by number.
+#: Modules whose model runners receive rows here, and modules whose masks are applied by number, as long as
+#: the function says so.
 _receiving: set[str] = set()
-_applying: set[str] = set()
+_applying: dict[str, Callable[[], bool]] = {}
 #: Where the model runner of a module has its masks applied.
 _APPLIED_IN = {
     "vllm.v1.worker.gpu_model_runner": "vllm.v1.worker.gpu_model_runner",
@@ -61,8 +63,11 @@ def open_on_worker(worker: Any, number: int, rows: int, words: int) -> str | Non
         inner = getattr(worker, "worker", None) or worker
         runner = inner.model_runner
         kind = next((c.__module__ for c in type(runner).__mro__ if c.__module__ in _receiving), None)
-        if kind is None or _APPLIED_IN[kind] not in _applying:
+        works = None if kind is None else _applying.get(_APPLIED_IN[kind])
+        if works is None:
             return f"{type(runner).__module__} takes no rows by number"
+        if not works():
+            return "our mask kernel does not work in the worker"
         table = HeldTable(rows, words, torch.device(inner.device))
         inner.vllm_guided_table = table
         _tables[number] = table
@@ -71,9 +76,9 @@ def open_on_worker(worker: Any, number: int, rows: int, words: int) -> str | Non
     return None
 
 
-def can_apply(module: ModuleType) -> None:
-    """Note that masks are applied by number in ``module``."""
-    _applying.add(module.__name__)
+def can_apply(module: ModuleType, works: Callable[[], bool]) -> None:
+    """Note that masks are applied by number in ``module``, as long as ``works()``."""
+    _applying[module.__name__] = works
 
 
 def held(numbers: Any) -> torch.Tensor | None:

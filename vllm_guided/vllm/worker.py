@@ -2,7 +2,7 @@
 
 vLLM's first model runner copies every row into a mask for the whole batch and gives it to xgrammar, whose
 CPU kernel walks the masked tokens one by one. Here the rows go straight to our kernel with the numbers of
-the logits they belong to. vLLM's second runner has a batch-wide Triton kernel of its own, which stays.
+the logits they belong to. For vLLM's second runner see :mod:`vllm_guided.vllm.second_runner`.
 """
 
 from __future__ import annotations
@@ -33,18 +33,32 @@ def note_selection(module: ModuleType) -> None:
         if is_selected(vllm_config.structured_outputs_config):
             selection.activate()
             if vllm_config.device_config.device_type == "cpu":
-                _warm_up()
+                _warm_up("cpu")
 
     worker.__init__ = __init__
 
 
-def _warm_up() -> None:
-    """Compile the CPU kernel before the first request; if that fails, vLLM's own serves."""
+def warm_up_on_device(module: ModuleType) -> None:
+    """Warm the kernel up when the first model runner is made on a GPU, which is chosen by then."""
+    runner = expect(module, "GPUModelRunner")
+    original = expect(runner, "__init__", parameters=("self", "vllm_config", "device"))
+
+    @functools.wraps(original)
+    def __init__(self: Any, vllm_config: Any, device: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        original(self, vllm_config, device, *args, **kwargs)
+        if is_selected(vllm_config.structured_outputs_config) and device.type != "cpu":
+            _warm_up(device)
+
+    runner.__init__ = __init__
+
+
+def _warm_up(device: Any) -> None:
+    """Compile the kernel for a device before the first request; if that fails, vLLM's own serves."""
     global _broken
     try:
         from vllm_guided.kernels import warmup
 
-        warmup("cpu")
+        warmup(device)
     except Exception:
         _broken = True
         logger.exception("vllm_guided's mask kernel does not work here; vLLM's own is used.")
@@ -57,7 +71,7 @@ def apply_in_place(module: ModuleType) -> None:
         "apply_grammar_bitmask",
         parameters=("scheduler_output", "grammar_output", "input_batch", "logits"),
     )
-    table.can_apply(module)
+    table.can_apply(module, lambda: not _broken)
     if hasattr(original, "of_vllm_guided"):
         return
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vllm_guided import cachedir, constraints, store
+from vllm_guided import cachedir, constraints, packing, store
 from vllm_guided.automaton import automaton as automaton_module
 from vllm_guided.automaton.automaton import Automaton
 from vllm_guided.constraints import compile_constraint
@@ -70,7 +70,7 @@ def assert_same(one: Automaton, other: Automaton) -> None:
 @pytest.mark.parametrize(("kind", "spec"), CONSTRAINTS)
 def test_round_trip(kind: str, spec: Any) -> None:
     automaton = compile_constraint(kind, spec)
-    back = store.unpack(bytearray().join(store.pack(automaton)))
+    back = packing.unpack(bytearray().join(packing.pack(automaton)))
     assert back is not None
     assert_same(automaton, back)
 
@@ -83,10 +83,10 @@ def test_every_kind_of_plain_value_comes_back() -> None:
     ]  # fmt: skip
     for value in values:
         arrays: list[Any] = []
-        back = store._value(json.loads(json.dumps(store._plain(value, arrays))), arrays)
+        back = packing._value(json.loads(json.dumps(packing._plain(value, arrays))), arrays)
         assert back == value and type(back) is type(value)
     with pytest.raises(TypeError, match="holds a object"):
-        store._plain(object(), [])
+        packing._plain(object(), [])
 
 
 def test_second_process_reads_what_the_first_compiled(folder: Path) -> None:
@@ -159,11 +159,11 @@ def test_damaged_files_are_misses_and_are_replaced(folder: Path, damage: str) ->
     ],
 )  # fmt: skip
 def test_content_of_another_shape_is_a_miss(content: bytes) -> None:
-    assert store.unpack(bytearray(content)) is None
+    assert packing.unpack(bytearray(content)) is None
 
 
 def test_fields_of_another_version_are_a_miss() -> None:
-    parts = store.pack(compile_constraint("regex", "ab"))
+    parts = packing.pack(compile_constraint("regex", "ab"))
     header = json.loads(parts[1])
     for change in ("less", "more", "kind", "type"):
         values = dict(header["values"])
@@ -179,7 +179,7 @@ def test_fields_of_another_version_are_a_miss() -> None:
         text = json.dumps({"values": values, "arrays": described}).encode()
         text += b" " * (-len(text) % 8)
         content = bytearray().join([len(text).to_bytes(8, "little"), text, *parts[2:]])
-        assert store.unpack(content) is None, change
+        assert packing.unpack(content) is None, change
 
 
 def test_another_version_is_another_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

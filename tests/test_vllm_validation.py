@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import stub_engine
 
-from vllm_guided.vllm import selection
+from vllm_guided.errors import InvalidConstraint
+from vllm_guided.vllm import compiled, engine, selection
 
 pytest.importorskip("vllm.sampling_params")
 from vllm.exceptions import VLLMValidationError
@@ -150,7 +151,12 @@ def test_constraints_beside_tools_are_judged_by_us(monkeypatch: pytest.MonkeyPat
     assert not abstract_parser._xgrammar_supports(params)
     monkeypatch.setattr(selection, "_active", True)
     assert abstract_parser._xgrammar_supports(params)
-    assert not abstract_parser._xgrammar_supports(StructuredOutputsParams(regex=stub_engine.BAD))
+    assert not abstract_parser._xgrammar_supports(StructuredOutputsParams(json="{"))
+    bad = StructuredOutputsParams(regex=stub_engine.BAD)
+    key = engine.constraint_from(bad, None).job.key
+    monkeypatch.setattr(compiled, "verdicts", compiled.Verdicts(1 << 20))
+    compiled.verdicts.put(key, InvalidConstraint("no"))
+    assert not abstract_parser._xgrammar_supports(bad)
 
 
 class NamedTokens:

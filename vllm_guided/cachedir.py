@@ -56,18 +56,18 @@ def _find(chosen: str | None, xdg: str | None, home: str | None) -> Path | None:
     with suppress(RuntimeError):  # no home directory can be found
         candidates.append(Path.home() / ".cache" / "vllm_guided")
     for path in candidates:
-        if _usable(path):
+        if is_usable(path):
             return path
         if chosen and path is candidates[0]:
             logger.warning("%s=%s cannot be written to, trying other places", ENVIRONMENT, chosen)
     path = Path(tempfile.gettempdir()) / f"vllm_guided-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
-    if _usable(path) and _private(path):
+    if is_usable(path) and is_private(path):
         return path
     logger.warning("no cache directory can be written to: set %s to a writable one", ENVIRONMENT)
     return None
 
 
-def _usable(path: Path) -> bool:
+def is_usable(path: Path) -> bool:
     """Whether files can be created in ``path``, which is made if it does not exist."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -79,19 +79,20 @@ def _usable(path: Path) -> bool:
     return True
 
 
-def _private(path: Path) -> bool:
+def is_private(path: Path) -> bool:
     """Whether nobody else can put files there: the temporary directory is everybody's."""
     info = path.lstat()
     owned = not hasattr(os, "getuid") or info.st_uid == os.getuid()
     return owned and stat.S_ISDIR(info.st_mode) and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def read_entry(kind: str, key: str) -> bytearray | None:
+def read_entry(kind: str, key: str, *, directory: Path | None = None) -> bytearray | None:
     """The content last written under ``kind`` (which names its format's version) and ``key``.
 
-    None where there is none, or where the file is damaged. Counts as a use of the entry.
+    None where there is none, or where the file is damaged. Counts as a use of the entry. The directory is
+    the cache's unless another is given; so it is for all functions here.
     """
-    path = _path(kind, key)
+    path = _path(kind, key, directory)
     # Most often there is none, which costs less to ask than an error of ``open``.
     if path is None or not os.access(path, os.R_OK):
         return None
@@ -112,7 +113,12 @@ def read_entry(kind: str, key: str) -> bytearray | None:
 
 
 def write_entry(
-    kind: str, key: str, content: Iterable[bytes | bytearray | memoryview], *, keep: int | None = None
+    kind: str,
+    key: str,
+    content: Iterable[bytes | bytearray | memoryview],
+    *,
+    keep: int | None = None,
+    directory: Path | None = None,
 ) -> bool:
     """Store the joined ``content`` and drop the least recently used entries of ``kind`` beyond ``keep``.
 
@@ -121,7 +127,7 @@ def write_entry(
     Returns:
         Whether it was stored.
     """
-    path = _path(kind, key)
+    path = _path(kind, key, directory)
     if path is None:
         return False
     parts = list(content)
@@ -140,14 +146,14 @@ def write_entry(
             os.unlink(temporary)
         return False
     if keep is not None:
-        prune_entries(kind, keep=keep)
+        prune_entries(kind, keep=keep, directory=directory)
     return True
 
 
-def _path(kind: str, key: str) -> Path | None:
+def _path(kind: str, key: str, directory: Path | None) -> Path | None:
     if not _NAME.fullmatch(kind) or not _NAME.fullmatch(key):
         raise ValueError(f"a cache entry's kind and key are letters, digits, - and _, not {kind!r}, {key!r}")
-    directory = cache_directory()
+    directory = directory or cache_directory()
     return None if directory is None else directory / f"{kind}-{key}.bin"
 
 
@@ -158,12 +164,14 @@ def _digest(name: str, parts: Iterable[bytes | bytearray | memoryview]) -> bytes
     return digest.digest()
 
 
-def prune_entries(kind: str, *, keep: int | None = None, max_bytes: int | None = None) -> None:
+def prune_entries(
+    kind: str, *, keep: int | None = None, max_bytes: int | None = None, directory: Path | None = None
+) -> None:
     """Remove what exceeds ``keep`` entries or ``max_bytes`` of ``kind``, least recently used first.
 
     What writers that died left goes, too.
     """
-    directory = cache_directory()
+    directory = directory or cache_directory()
     if directory is None:
         return
     entries: list[tuple[float, int, str]] = []

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import json
 import marshal
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -22,13 +20,12 @@ import xxhash
 from vllm_guided import store
 from vllm_guided.automaton.automaton import Automaton
 from vllm_guided.automaton.build import build_automaton
+from vllm_guided.automaton_cache import CACHE_BYTES, AutomatonCache
 from vllm_guided.collector import paused
 from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint
 from vllm_guided.frontends.json_text import DECODER, JsonText, members
 from vllm_guided.grammar import ir
 
-#: Bytes of compiled automata that a process keeps.
-CACHE_BYTES = 256 << 20
 #: JSON texts whose key is remembered, so that the same text is not parsed again to find it.
 TEXTS_KEPT = 16_384
 
@@ -171,60 +168,7 @@ def _plain_options(kind: str, options: dict[str, Any]) -> dict[str, Any]:
     return {name: _plain(kind, value) for name, value in options.items()}
 
 
-class _AutomatonCache:
-    """Least recently used automata and refusals, bounded in bytes; one compile at a time for each key."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.held = 0
-        self.entries: OrderedDict[bytes, Automaton | GrammarError] = OrderedDict()
-        self.lock = threading.Lock()
-        self.under_way: dict[bytes, threading.Lock] = {}
-
-    def get(self, key: bytes, make: Callable[[], Automaton]) -> Automaton:
-        entry = self._look_up(key)
-        if entry is None:
-            with self.lock:
-                gate = self.under_way.setdefault(key, threading.Lock())
-            with gate:
-                entry = self._look_up(key)
-                if entry is None:
-                    try:
-                        entry = make()
-                    except GrammarError as error:
-                        entry = error.with_traceback(None)
-                    self._keep(key, entry)
-        if isinstance(entry, GrammarError):
-            raise type(entry)(entry.message, where=entry.where)
-        return entry
-
-    def clear(self) -> None:
-        with self.lock:
-            self.entries.clear()
-            self.held = 0
-
-    def _look_up(self, key: bytes) -> Automaton | GrammarError | None:
-        with self.lock:
-            entry = self.entries.get(key)
-            if entry is not None:
-                self.entries.move_to_end(key)
-            return entry
-
-    def _keep(self, key: bytes, entry: Automaton | GrammarError) -> None:
-        with self.lock:
-            self.under_way.pop(key, None)
-            self.entries[key] = entry
-            self.held += _size(entry)
-            while self.held > self.limit and len(self.entries) > 1:
-                _, dropped = self.entries.popitem(last=False)
-                self.held -= _size(dropped)
-
-
-def _size(entry: Automaton | GrammarError) -> int:
-    return entry.nbytes + 2048 if isinstance(entry, Automaton) else 512
-
-
-_cache = _AutomatonCache(CACHE_BYTES)
+_cache = AutomatonCache(CACHE_BYTES)
 
 
 def compile_constraint(kind: str, spec: Any, **options: Any) -> Automaton:
@@ -238,35 +182,54 @@ def compile_constraint(kind: str, spec: Any, **options: Any) -> Automaton:
     Raises:
         GrammarError: the constraint is refused; the message says what, where and what to do.
     """
-    if kind not in FRONTENDS:
-        raise InvalidConstraint(f"unknown kind of constraint {kind!r}; known: {', '.join(FRONTENDS)}")
-    if kind in TEXTS and not isinstance(spec, str):
-        raise InvalidConstraint(f"a constraint of kind {kind} is a string, not {type(spec).__name__}")
-    given = _plain_options(kind, {name: value for name, value in options.items() if value is not None})
-    key, read = _identified(kind, spec, given)
+    key, read, given = identify(kind, spec, options)
 
     def make() -> Automaton:
         stored = store.load(key)
         if stored is not None:
             return stored
         begin = time.perf_counter()
-        with paused():
-            automaton = build()
+        automaton = build(kind, spec, given, read)
         if time.perf_counter() - begin > store.WORTH_SECONDS:
             store.save(key, automaton)
         return automaton
 
-    def build() -> Automaton:
-        try:
-            return build_automaton(FRONTENDS[kind](_read(kind, spec) if read is None else read, **given))
-        except RecursionError:
-            raise ConstraintTooComplex(
-                f"the {kind} constraint is nested too deeply; use references or repetition instead"
-            ) from None
-        except MemoryError:
-            raise ConstraintTooComplex(f"the {kind} constraint needs too much memory") from None
-
     return _cache.get(key, make)
+
+
+def identify(kind: str, spec: Any, options: dict[str, Any]) -> tuple[bytes, Any, dict[str, Any]]:
+    """A constraint's key in the caches, what was read for it (None for a text that was met before), options.
+
+    Raises:
+        GrammarError: it is of no kind that is known, or no JSON.
+    """
+    if kind not in FRONTENDS:
+        raise InvalidConstraint(f"unknown kind of constraint {kind!r}; known: {', '.join(FRONTENDS)}")
+    if kind in TEXTS and not isinstance(spec, str):
+        raise InvalidConstraint(f"a constraint of kind {kind} is a string, not {type(spec).__name__}")
+    given = _plain_options(kind, {name: value for name, value in options.items() if value is not None})
+    return *_identified(kind, spec, given), given
+
+
+def build(kind: str, spec: Any, options: dict[str, Any], read: Any = None) -> Automaton:
+    """Compile a constraint, whatever the caches hold.
+
+    Args:
+        kind, spec: as for :func:`compile_constraint`.
+        options, read: what :func:`identify` returned of it.
+
+    Raises:
+        GrammarError: the constraint is refused.
+    """
+    try:
+        with paused():
+            return build_automaton(FRONTENDS[kind](_read(kind, spec) if read is None else read, **options))
+    except RecursionError:
+        raise ConstraintTooComplex(
+            f"the {kind} constraint is nested too deeply; use references or repetition instead"
+        ) from None
+    except MemoryError:
+        raise ConstraintTooComplex(f"the {kind} constraint needs too much memory") from None
 
 
 def check_constraint(kind: str, spec: Any, **options: Any) -> None:

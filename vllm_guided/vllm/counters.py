@@ -21,14 +21,15 @@ MEANINGS = {
     "compile service left in the memory file system), disk (the store)]",
     "refusals": "constraints refused [reason: invalid, unsupported, too_complex, too_many (the queue of the "
     "compile service is full), other]",
-    "compile_cancelled": "compiles given up because every client that waited for them had gone",
+    "compile_service_events": "what happened in this process's compile service [event: started (its "
+    "processes), cancelled (every client that waited for the constraint had gone), postponed (until the slow "
+    "lane has room), out_of_time, crashed (the process that compiled it ended, for want of memory perhaps)]",
     "accept_steps": "engine steps whose sampled tokens the grammars accepted",
     "accept_seconds": "seconds of those, all requests together, without vLLM's own loop",
     "fill_steps": "engine steps whose masks were filled",
     "fill_seconds": "seconds of those, all requests together",
     "rows": "mask rows of those steps [sent_as: number, whole]",
     "rows_sent": "mask rows that were sent to the workers because they had not held them before",
-    "compile_service_starts": "starts of a compile service's processes by this process",
 }
 
 Key = tuple[str, tuple[tuple[str, str], ...]]

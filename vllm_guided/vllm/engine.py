@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from vllm_guided.compile_service.protocol import Job
 from vllm_guided.errors import InvalidConstraint
+from vllm_guided.vllm import compiled
 
 PROPERTY_ORDER = "VLLM_GUIDED_PROPERTY_ORDER"
 
@@ -72,6 +74,11 @@ class Constraint:
         if self.kind == "choice":
             return parse_choice(self.text)
         return self.text
+
+    @property
+    def job(self) -> Job:
+        """The constraint as a compile service takes it."""
+        return Job(self.kind, self.text, tuple(sorted(self.options.items())))
 
 
 def constraint_from(params: Any, config: Any) -> Constraint:
@@ -142,10 +149,7 @@ def check(constraint: Constraint, tokenizer: Any = None, vocabulary_size: int | 
     Raises:
         GrammarError: it cannot be used; the message is for the client.
     """
-    from vllm_guided.constraints import compile_constraint
-
-    automaton = compile_constraint(constraint.kind, constraint.spec, **constraint.options)
-    for symbol in automaton.symbols:
+    for symbol in compiled.symbols_of(constraint.job):
         _check_special_token(symbol, tokenizer, vocabulary_size)
 
 
@@ -182,9 +186,7 @@ class Engine:
         Raises:
             GrammarError: it cannot be used.
         """
-        from vllm_guided.constraints import compile_constraint
-
-        return self.compiler.bind(compile_constraint(constraint.kind, constraint.spec, **constraint.options))
+        return self.compiler.bind(compiled.automaton_of(constraint.job))
 
 
 def make_engine(tokenizer: Any, vocabulary_size: int, stop_token_ids: Sequence[int]) -> Engine:

@@ -32,7 +32,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "vllm.entrypoints.openai.completion.protocol": ("requests:accept_guided_completion_fields",),
     "vllm.entrypoints.openai.responses.protocol": ("requests:accept_guided_responses_fields",),
     "vllm.entrypoints.generate.beam_search.offline": ("beam_search:use_backend",),
-    "vllm.v1.engine.async_llm": ("warmup:check_samples",),
+    "vllm.v1.engine.async_llm": ("precheck:judge_before_check",),
     "vllm.v1.engine.llm_engine": ("warmup:check_samples",),
     "vllm.v1.structured_output": ("manager:use_backend",),
     "vllm.v1.core.sched.scheduler": ("advance:advance_whole_batch",),

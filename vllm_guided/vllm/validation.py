@@ -1,21 +1,29 @@
 """Refuse a bad constraint before generation, where the answer is still a 400 with a reason.
 
-vLLM checks the parameters of a request in the API server. With our backend the constraint is compiled
-there as far as that needs no vocabulary: cheap, within budgets, and remembered. Whatever is found later,
-in the engine, would be a bare 500.
+vLLM checks the parameters of a request in the API server. With our backend the constraint is compiled by
+then as far as that needs no vocabulary (:mod:`vllm_guided.vllm.precheck`), and the verdict is found here.
+Whatever is found later, in the engine, would be a bare 500.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 from types import ModuleType
 from typing import Any
 
-from vllm_guided.errors import GrammarError
-from vllm_guided.vllm import engine, selection
+from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint, UnsupportedConstraint
+from vllm_guided.vllm import compiled, counters, engine, selection
 from vllm_guided.vllm.engine import constraint_from
 from vllm_guided.vllm.guided_fields import GuidedFieldError, take_fields, to_structured_outputs
 from vllm_guided.vllm.selection import NAME, expect, is_selected
+
+_REASONS: dict[type, str] = {
+    InvalidConstraint: "invalid",
+    GuidedFieldError: "invalid",
+    UnsupportedConstraint: "unsupported",
+    ConstraintTooComplex: "too_complex",
+}
 
 
 def check_constraints(module: ModuleType) -> None:
@@ -39,6 +47,7 @@ def check_constraints(module: ModuleType) -> None:
             if self.structured_outputs is not None:
                 _check(self.structured_outputs, model_config, structured_outputs_config, tokenizer)
         except (GrammarError, GuidedFieldError) as fault:
+            counters.add("refusals", reason=_REASONS.get(type(fault), "other"))
             parameter = fault.field if isinstance(fault, GuidedFieldError) else "structured_outputs"
             raise module.VLLMValidationError(str(fault), parameter=parameter) from fault
 
@@ -95,8 +104,22 @@ def skip_xgrammar_tag_check(module: ModuleType) -> None:
     module.validate_structural_tag_payload = validate_structural_tag_payload  # type: ignore[attr-defined]
 
 
+def _is_known_to_be_bad(structured_outputs: Any) -> bool:
+    try:
+        constraint = constraint_from(structured_outputs, None)
+        if constraint.kind in ("json_schema", "structural_tag"):
+            json.loads(constraint.text)
+    except (GrammarError, ValueError, RecursionError):
+        return True
+    return isinstance(compiled.verdicts.get(constraint.job.key), GrammarError)
+
+
 def judge_tool_constraints(module: ModuleType) -> None:
-    """Whether a constraint goes together with tool calls is what we can do, not what xgrammar can."""
+    """Whether a constraint goes together with tool calls is what we can do, not what xgrammar can.
+
+    Asked on the event loop, long before the check: nothing is compiled for it. One that is bad and goes
+    together with tools is refused with them.
+    """
     original = getattr(module, "_xgrammar_supports", None)
     if original is None:
         return
@@ -106,10 +129,6 @@ def judge_tool_constraints(module: ModuleType) -> None:
     def _xgrammar_supports(structured_outputs: Any) -> bool:
         if not selection.is_active():
             return bool(original(structured_outputs))
-        try:
-            engine.check(constraint_from(structured_outputs, None))
-        except GrammarError:
-            return False
-        return True
+        return not _is_known_to_be_bad(structured_outputs)
 
     module._xgrammar_supports = _xgrammar_supports  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
 """Load and compile our own code while the server starts, not while its first client waits.
 
-The API server checks constraints on its event loop, and the engine core fills masks in its step; both are
+``LLM`` checks constraints before its first request, and the engine core fills masks in its step; both are
 compiled code that takes seconds to build the first time on a machine and part of a second to load later.
 """
 
@@ -10,7 +10,7 @@ import functools
 from types import ModuleType
 from typing import Any
 
-from vllm_guided.vllm import engine, metrics
+from vllm_guided.vllm import compiled, engine
 from vllm_guided.vllm.engine import Constraint
 from vllm_guided.vllm.selection import expect, is_selected, logger
 
@@ -29,21 +29,17 @@ SAMPLES = (
 
 
 def check_samples(module: ModuleType) -> None:
-    """Let an engine's front (``AsyncLLM``, ``LLMEngine``) check a constraint of each kind when it is made."""
-    for name in ("AsyncLLM", "LLMEngine"):
-        if name in vars(module):
-            _wrap(expect(module, name))
+    """Let the offline front (``LLMEngine``) check a constraint of each kind when it is made.
 
-
-def _wrap(owner: Any) -> None:
+    The server's (``AsyncLLM``) has a compile service, which does so itself.
+    """
+    owner = expect(module, "LLMEngine")
     original = expect(owner, "__init__", parameters=("self", "vllm_config"))
 
     @functools.wraps(original)
     def __init__(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         original(self, vllm_config, *args, **kwargs)
         if is_selected(vllm_config.structured_outputs_config):
-            if owner.__name__ == "AsyncLLM":
-                metrics.publish()
             try:
                 for sample in SAMPLES:
                     engine.check(sample)
@@ -63,6 +59,8 @@ def fill_samples(made: Any, vocabulary_size: int) -> None:
     import numpy as np
 
     try:
+        for sample in SAMPLES:
+            compiled.automaton_in_process(sample.job)  # now, while nobody waits
         matchers = [made.compile(sample).matcher() for sample in SAMPLES]
         bitmask = np.zeros((len(matchers), (vocabulary_size + 31) // 32), dtype=np.int32)
         engine.fill_rows(matchers, bitmask, list(range(len(matchers))))

@@ -1,0 +1,66 @@
+"""Compiled constraints and refusals that a process keeps in memory: bounded in bytes, the last used stay."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+
+from vllm_guided.automaton.automaton import Automaton
+from vllm_guided.errors import GrammarError
+
+#: Bytes of compiled automata that a process keeps.
+CACHE_BYTES = 256 << 20
+
+
+class AutomatonCache:
+    """Least recently used automata and refusals, bounded in bytes; one compile at a time for each key."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+        self.entries: OrderedDict[bytes, Automaton | GrammarError] = OrderedDict()
+        self.lock = threading.Lock()
+        self.under_way: dict[bytes, threading.Lock] = {}
+
+    def get(self, key: bytes, make: Callable[[], Automaton]) -> Automaton:
+        entry = self._look_up(key)
+        if entry is None:
+            with self.lock:
+                gate = self.under_way.setdefault(key, threading.Lock())
+            with gate:
+                entry = self._look_up(key)
+                if entry is None:
+                    try:
+                        entry = make()
+                    except GrammarError as error:
+                        entry = error.with_traceback(None)
+                    self._keep(key, entry)
+        if isinstance(entry, GrammarError):
+            raise type(entry)(entry.message, where=entry.where)
+        return entry
+
+    def clear(self) -> None:
+        with self.lock:
+            self.entries.clear()
+            self.held = 0
+
+    def _look_up(self, key: bytes) -> Automaton | GrammarError | None:
+        with self.lock:
+            entry = self.entries.get(key)
+            if entry is not None:
+                self.entries.move_to_end(key)
+            return entry
+
+    def _keep(self, key: bytes, entry: Automaton | GrammarError) -> None:
+        with self.lock:
+            self.under_way.pop(key, None)
+            self.entries[key] = entry
+            self.held += _size(entry)
+            while self.held > self.limit and len(self.entries) > 1:
+                _, dropped = self.entries.popitem(last=False)
+                self.held -= _size(dropped)
+
+
+def _size(entry: Automaton | GrammarError) -> int:
+    return entry.nbytes + 2048 if isinstance(entry, Automaton) else 512

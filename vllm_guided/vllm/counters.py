@@ -30,6 +30,7 @@ MEANINGS = {
     "fill_seconds": "seconds of those, all requests together",
     "rows": "mask rows of those steps [sent_as: number, whole]",
     "rows_sent": "mask rows that were sent to the workers because they had not held them before",
+    "masks_ahead": "masks made while the engine core waited for the model, before any request needed them",
 }
 
 Key = tuple[str, tuple[tuple[str, str], ...]]

@@ -79,9 +79,21 @@ def create_backend_at_start(manager: Any) -> None:
             self.backend_name = NAME
             # A table of rows is given to it where the workers hold one (vllm_guided.vllm.shipping).
             self.row_table = None
+            self.idle_work = start_idle_work(self.backend)
             logger.debug("vllm_guided's backend is made, for %d tokens.", size)
 
     manager.__init__ = __init__
+
+
+def start_idle_work(backend: Any) -> Any:
+    """A thread that makes masks ahead, where there are cores enough for it; else None."""
+    from vllm_guided.vllm.idle import IdleWork, is_wanted
+
+    if not is_wanted():
+        return None
+    work = IdleWork(backend.engine.compiler)
+    work.start()
+    return work
 
 
 def ignore_requested_backend(manager: Any) -> None:
@@ -158,6 +170,8 @@ def fill_whole_batch(manager: Any) -> None:
                 filled = fill_rows(made, bitmask)
             else:
                 filled = number_rows(made, bitmask, self.row_table)
+            if self.idle_work is not None:
+                self.idle_work.begin([grammar.matcher for grammar in made.grammars], made.states)
             count_step(filled, time.perf_counter() - begin)
             return filled
         except Exception:
@@ -192,6 +206,8 @@ def accept_looked_ahead(manager: Any) -> None:
             from vllm_guided.vllm.advance import look_ahead
 
             begin = time.perf_counter()
+            if self.idle_work is not None:
+                self.idle_work.pause()
             look_ahead(requests, names, output, may_reason(self))
             counters.add("accept_steps")
             counters.add("accept_seconds", time.perf_counter() - begin)

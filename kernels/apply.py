@@ -1,18 +1,21 @@
 """Masked logits: the two public functions, for every device.
 
 In: logits, packed masks, and optionally which rows. Out: nothing; disallowed logits are minus infinity
-afterwards, allowed ones keep their bits, NaN and infinities included. ``cpu`` does it on the host,
-``triton_kernel`` on a GPU; ``reference`` says what they compute.
+afterwards, allowed ones keep their bits, NaN and infinities included. ``dispatch`` checks the arguments,
+``cpu`` does it on the host, ``triton_kernel`` on a GPU; ``reference`` says what they compute.
 """
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
     from .arguments import Bitmask, Rows
+
+_loaded: ModuleType | None = None
 
 
 def apply_token_bitmask_inplace(
@@ -54,7 +57,7 @@ def apply_token_bitmask_inplace(
     >>> apply_token_bitmask_inplace(logits, bitmask)                      # every row
     >>> apply_token_bitmask_inplace(logits, bitmask, indices=[0, 3, 7])   # three masks, three rows
     """
-    _apply(logits, bitmask, None, indices, row_starts, positions)
+    _device_code().apply(logits, bitmask, None, indices, row_starts, positions)
 
 
 def apply_token_bitmask_table_inplace(
@@ -86,7 +89,7 @@ def apply_token_bitmask_table_inplace(
 
     >>> apply_token_bitmask_table_inplace(logits, table, row_ids=[5, 5, -1])
     """
-    _apply(logits, table, row_ids, indices, row_starts, positions)
+    _device_code().apply(logits, table, row_ids, indices, row_starts, positions)
 
 
 def warmup(device: str | torch.device = "cpu") -> None:
@@ -97,46 +100,14 @@ def warmup(device: str | torch.device = "cpu") -> None:
             numbers as int32 on the device, of any kind on the host, or none; no size or stride of rows is
             compiled for on its own.
     """
-    import torch
-
-    device = torch.device(device)
-    if device.type == "cpu":
-        from . import cpu
-
-        cpu.compile_kernels()
-        return
-    _check_device(device)
-    from . import triton_kernel
-
-    triton_kernel.warmup(device)
+    _device_code().warmup(device)
 
 
-def _apply(
-    logits: torch.Tensor,
-    bitmask: Bitmask,
-    row_ids: Rows | None,
-    indices: Rows | None,
-    row_starts: torch.Tensor | None,
-    positions: int,
-) -> None:
-    """Check the arguments and hand them to the kernel of the logits' device."""
-    from .arguments import check_bitmask, check_count, check_logits, check_rows, check_starts
+def _device_code() -> ModuleType:
+    """The module that knows torch, imported at the first call and then found by one look."""
+    global _loaded
+    if _loaded is None:
+        from . import dispatch
 
-    logits = check_logits(logits)
-    words = check_bitmask(bitmask, logits.shape[1])
-    ids = None if row_ids is None else check_rows(row_ids, "row_ids")
-    rows = None if indices is None else check_rows(indices, "indices")
-    check_count((words if ids is None else ids).shape[0], logits.shape[0], rows)
-    if row_starts is not None:
-        check_starts(row_starts, rows, positions)
-    if logits.is_cpu:
-        from .cpu import apply
-    else:
-        _check_device(logits.device)
-        from .triton_kernel import apply
-    apply(logits, words, ids, rows, row_starts, positions)
-
-
-def _check_device(device: torch.device) -> None:
-    if device.type not in ("cuda", "xpu"):
-        raise ValueError(f"no kernel for logits on {device}: only for CPU, CUDA, ROCm and XPU")
+        _loaded = dispatch
+    return _loaded

@@ -35,8 +35,9 @@ def check_logits(logits: object) -> torch.Tensor:
         raise ValueError(f"logits must be [tokens] or [rows, tokens], not {logits.dim()}-dimensional")
     if logits.dim() == 1:
         logits = logits.unsqueeze(0)
-    rows, tokens = logits.shape
-    if (rows > 1 and logits.stride(0) == 0) or (tokens > 1 and logits.stride(1) == 0):
+    if 0 in logits.stride() and any(
+        length > 1 and stride == 0 for length, stride in zip(logits.shape, logits.stride(), strict=True)
+    ):
         raise ValueError("logits must not be an expanded tensor: its elements share memory; clone it first")
     return logits
 

@@ -40,7 +40,7 @@ WAYS = {
 
 def compile_kernel(
     logits: str,
-    capability: int,
+    target: int | GPUTarget,
     *,
     token_stride: int | None = 1,
     way: str = "rows and table",
@@ -63,7 +63,8 @@ def compile_kernel(
         name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names
     }
     source = triton.compiler.ASTSource(kernel, signature, constants)
-    target = GPUTarget("cuda", capability, 32)
+    if isinstance(target, int):
+        target = GPUTarget("cuda", target, 32)
     return triton.compile(source, target=target, options={"num_warps": triton_kernel.WARPS})
 
 
@@ -106,6 +107,17 @@ def test_whole_vectors_and_no_local_memory(logits: str, way: str, capability: in
 def test_row_numbers_of_64_bits_compile(way: str) -> None:
     ptx = compile_kernel("*i16", 90, way=way, numbers="*i64").asm["ptx"]
     assert accesses(ptx)["st.global.v4.b32"] > 0
+
+
+@pytest.mark.parametrize(("architecture", "lanes"), [("gfx942", 64), ("gfx1201", 32)])
+@pytest.mark.parametrize("logits", ["*i16", "*i32"])
+def test_whole_vectors_on_amd(logits: str, architecture: str, lanes: int) -> None:
+    target = GPUTarget("hip", architecture, lanes)
+    text = compile_kernel(logits, target, way="requests and table").asm["amdgcn"]
+    chunks = triton_kernel.BLOCK_BYTES // triton_kernel.CHUNK_BYTES // (triton_kernel.WARPS * lanes)
+    assert len(re.findall(r"\bglobal_store_(?:dwordx4|b128)\b", text)) == chunks
+    assert len(re.findall(r"\bglobal_store_\w+", text)) == chunks + 1
+    assert not re.search(r"\bscratch_(?:load|store)", text)
 
 
 def test_tokens_that_do_not_lie_side_by_side_compile() -> None:

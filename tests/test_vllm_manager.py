@@ -368,6 +368,31 @@ def test_tokens_found_ahead_are_accepted_as_one_by_one(reasoner: Any) -> None:
     assert found > 100
 
 
+@pytest.mark.parametrize("reasoner", [None, object()], ids=["", "reasoning"])
+def test_drafts_looked_at_together_are_judged_as_one_by_one(reasoner: Any) -> None:
+    manager = adapted(vllm_shapes.Manager032)(config(drafts=3, reasoner=reasoner))
+    chance = random.Random(7)
+    found = 0
+    for seed in range(300):
+        requests, tokens = random_step(seed, 3, reasoner)
+        start(manager, requests, seed)
+        drafts = {name: tokens.get(name, []) for name in requests}
+        manager.vllm_guided_look_at_drafts(requests, [*drafts, "gone"], [*drafts.values(), [1]])
+        for name, made in requests.items():
+            grammar = made.structured_output_request.grammar
+            found += grammar._drafts is not None
+            asked = [token for token in drafts[name] if token >= 0][: chance.choice([1, 3, 3])]
+            if chance.random() < 0.1:
+                grammar.accept_tokens("", [0])
+            plain = grammar.matcher.copy()
+            twin = GuidedGrammar(plain, "", grammar.extra_stop_ids, grammar.stop_ids)
+            twin._ended = grammar._ended
+            before = path(made)
+            assert grammar.validate_tokens(asked) == twin.validate_tokens(asked)
+            assert path(made) == before and grammar._drafts is None
+    assert found > 200
+
+
 def test_a_scheduler_that_is_adapted(caplog: pytest.LogCaptureFixture) -> None:
     class Scheduler:
         def __init__(self, manager: Any, requests: dict[str, Any]) -> None:
@@ -376,9 +401,16 @@ def test_a_scheduler_that_is_adapted(caplog: pytest.LogCaptureFixture) -> None:
         def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> str:
             return "the original"
 
+        def update_draft_token_ids(self, draft_token_ids: Any) -> str:
+            return "drafts"
+
+        def update_draft_token_ids_in_output(self, draft_token_ids: Any, scheduler_output: Any) -> Any:
+            return scheduler_output
+
     module = ModuleType("a_vllm")
     module.Scheduler = Scheduler  # type: ignore[attr-defined]
     advance.advance_whole_batch(module)
+    advance.validate_whole_batch(module)
     manager = adapted(vllm_shapes.Manager032)(config())
     requests = {"r": request("r", "ab"), "free": SimpleNamespace(structured_output_request=None)}
     manager.grammar_init(requests["r"])
@@ -387,6 +419,12 @@ def test_a_scheduler_that_is_adapted(caplog: pytest.LogCaptureFixture) -> None:
     output = SimpleNamespace(sampled_token_ids=[[0], [3]], req_id_to_index={"r": 0, "free": 1})
     assert made.update_from_output(scheduled, output) == "the original"
     assert requests["r"].structured_output_request.grammar._ahead is not None
+    drafts = SimpleNamespace(req_ids=["r"], draft_token_ids=[[0, 1, 1]])
+    assert made.update_draft_token_ids(drafts) == "drafts"
+    assert requests["r"].structured_output_request.grammar._drafts[2] == 2
+    assert made.update_draft_token_ids_in_output(drafts, 5) == 5
+    drafts.req_ids = []
+    assert made.update_draft_token_ids(drafts) == "drafts"
     output.req_id_to_index = {}
     assert made.update_from_output(scheduled, output) == "the original"
     assert "request by request" in caplog.text

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 
+from vllm_guided.runtime.arena import DEAD
 from vllm_guided.vllm.selection import logger
 
 _T = TypeVar("_T")
@@ -67,6 +68,7 @@ class GuidedGrammar(StructuredOutputGrammar):  # type: ignore[misc]
         #: Whether its rows are its matcher's masks, and its tokens its matcher's, and nothing else.
         self.is_plain = not extra_stop_ids
         self._ahead: tuple[int, list[int], list[int]] | None = None
+        self._drafts: tuple[int, list[int], int] | None = None
 
     def fail(self, where: str, fault: Exception) -> None:
         """Give this request up: rows allow everything, the next accept answers False."""
@@ -82,6 +84,11 @@ class GuidedGrammar(StructuredOutputGrammar):  # type: ignore[misc]
     def look_ahead(self, tokens: list[int], states: list[int]) -> None:
         """Note the states that the next ``tokens`` lead to, found with those of the whole batch."""
         self._ahead = (self.matcher.state, tokens, states)
+
+    def look_at_drafts(self, tokens: list[int], states: list[int]) -> None:
+        """Note how many of the draft ``tokens`` are allowed, by the states they lead to."""
+        allowed = states.index(DEAD) if DEAD in states else len(states)
+        self._drafts = (self.matcher.state, tokens.copy(), allowed)
 
     def accept_ahead(self, tokens: list[int]) -> bool:
         """Accept ``tokens`` if the states they lead to were noted; whether they were, and are allowed.
@@ -115,6 +122,11 @@ class GuidedGrammar(StructuredOutputGrammar):  # type: ignore[misc]
     @_guarded(lambda self, tokens: [])
     def validate_tokens(self, tokens: list[int]) -> list[int]:
         """The longest prefix of ``tokens`` that could come next; the state stays."""
+        looked_at, self._drafts = self._drafts, None
+        if looked_at is not None and self.is_plain:
+            state, known, allowed = looked_at
+            if state == self.matcher.state and known[: len(tokens)] == tokens:
+                return tokens[:allowed]
         if self._ended or self.matcher.is_terminated():
             return []
         if self.extra_stop_ids.isdisjoint(tokens):

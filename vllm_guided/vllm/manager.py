@@ -212,8 +212,15 @@ def accept_looked_ahead(manager: Any) -> None:
             counters.add("accept_steps")
             counters.add("accept_seconds", time.perf_counter() - begin)
 
+    def look_at_drafts_ahead(self: Any, requests: dict[str, Any], names: Any, drafts: Any) -> None:
+        if is_ours(self):
+            from vllm_guided.vllm.advance import look_at_drafts
+
+            look_at_drafts(requests, names, drafts, may_reason(self))
+
     manager.accept_tokens = accept_tokens
     manager.vllm_guided_advance = advance
+    manager.vllm_guided_look_at_drafts = look_at_drafts_ahead
 
 
 def count_step(filled: Any, seconds: float) -> None:

@@ -35,7 +35,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.async_llm": ("precheck:judge_before_check",),
     "vllm.v1.engine.llm_engine": ("warmup:check_samples",),
     "vllm.v1.structured_output": ("manager:use_backend",),
-    "vllm.v1.core.sched.scheduler": ("advance:advance_whole_batch",),
+    "vllm.v1.core.sched.scheduler": ("advance:advance_whole_batch", "advance:validate_whole_batch"),
     "vllm.v1.engine.core": ("shipping:open_tables",),
     "vllm.v1.structured_output.utils": ("worker:apply_in_place",),
     "vllm.v1.worker.gpu_model_runner": (

@@ -41,7 +41,8 @@ MASKS = {
     "mixed": "a batch: half 12 allowed, a quarter 94 %, a quarter everything",
     "all": "reasoning, or a free request",
 }
-CACHE_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}
+CACHE_BYTES = {"cpu": 64 << 20}
+GPU_CACHE_BYTES = 512 << 20
 """What the copies of the logits take at least, so that none is found in a cache."""
 COPIES = 64
 """How many there are at most."""
@@ -107,7 +108,7 @@ def contestants(
         ),
         "torch": reference.apply_token_bitmask_vectors,
     }
-    if device.type == "cuda":
+    if device.type != "cpu":
         found["vLLM"] = vllm_kernel(numbers, starts)
     try:
         import xgrammar
@@ -159,10 +160,12 @@ def microseconds(call: Callable[[], Any], device: torch.device) -> float:
         begin = time.perf_counter()
         call()
         return (time.perf_counter() - begin) * 1e6
-    first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize(device)
-    # The device sleeps a millisecond or two, so that the host is done with launching when the first one runs.
-    torch.cuda._sleep(3_000_000)
+    gpu: Any = torch.get_device_module(device)
+    first, last = gpu.Event(enable_timing=True), gpu.Event(enable_timing=True)
+    gpu.synchronize()
+    if hasattr(gpu, "_sleep"):
+        # A millisecond or two, so that the host is done with launching when the first one runs.
+        gpu._sleep(3_000_000)
     first.record()
     for _ in range(LAUNCHES):
         call()
@@ -203,8 +206,8 @@ def measure(
     logits = torch.randn(rows, tokens, dtype=torch.float32).to(dtype).to(device)
     expected = logits.clone()
     reference.apply_token_bitmask_vectors(expected, masks)
-    size = logits.element_size()
-    count = min(COPIES, max(1, CACHE_BYTES[device.type] // (rows * tokens * size)))
+    size, name_of_device = logits.element_size(), device_name(device)
+    count = min(COPIES, max(1, CACHE_BYTES.get(device.type, GPU_CACHE_BYTES) // (rows * tokens * size)))
     copies = [(logits.clone(), masks.clone()) for _ in range(count)]
     calls: dict[str, Callable[[], Any]] = {}
     for name, kernel in contestants(device, rows, bits.all(axis=1)).items():
@@ -224,7 +227,7 @@ def measure(
     moved["copy"] = 2 * rows * tokens * size
     return [
         Measurement(
-            device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+            device=name_of_device,
             dtype=str(dtype).removeprefix("torch."),
             rows=rows,
             tokens=tokens,
@@ -235,6 +238,13 @@ def measure(
         )
         for name, spent in medians(calls, device, rounds).items()
     ]
+
+
+def device_name(device: torch.device) -> str:
+    """What to call a device in the results."""
+    if device.type == "cpu":
+        return "cpu"
+    return str(torch.get_device_module(device).get_device_name())
 
 
 def show(measurements: list[Measurement]) -> None:
@@ -276,7 +286,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    parser.add_argument("--device", default=accelerator.type if accelerator else "cpu")
     parser.add_argument("--rows", type=int, nargs="+", help="default: 1 16 256; quick: 256")
     parser.add_argument("--tokens", type=int, default=128_256)
     parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], help="names of torch dtypes")
@@ -291,7 +302,7 @@ def main() -> None:
     if device.type == "cpu":
         print(f"CPU, {torch.get_num_threads()} threads (xgrammar's kernel uses one)")
     else:
-        print(torch.cuda.get_device_name(device))
+        print(device_name(device))
     everything: list[Measurement] = []
     for name in options.dtype:
         for rows in options.rows or ([256] if options.quick else [1, 16, 256]):

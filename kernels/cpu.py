@@ -3,8 +3,8 @@
 In: checked arguments (see ``arguments``). Out: nothing; the logits are changed in place. The calling thread
 begins alone; only when it has written as much as a team of threads is worth, torch's OpenMP team
 (see ``openmp``) does the rest. So the team is not started for small batches, nor for big ones whose
-masks allow nearly everything, and where other processes hold the cores, which makes every start of
-a team cost a time slice, no call waits for it in vain. The interpreter's lock is free all along.
+masks allow nearly everything, and rarely where other processes hold the cores, which makes a team slower than
+one thread. The interpreter's lock is free all along.
 
 numba is imported at the first call, not before: a vLLM worker that imports it too early does not start.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -32,6 +33,7 @@ TILE = 1 << 15
 ROWS_PER_THREAD = 16
 
 _UNLIMITED = 1 << 62
+_worth = openmp.Worth()
 _Job = ctypes.c_int64 * fields.FIELDS
 
 
@@ -107,10 +109,18 @@ def apply(
     job[fields.VALUE] = MINUS_INFINITY[logits.dtype]
     job[fields.BUDGET] = _UNLIMITED if threads == 1 else ALONE_LINES
     address, function = _function(size)
+    begin = time.perf_counter_ns()
     function(ctypes.addressof(job))
-    if threads > 1 and job[fields.NEXT] < job[fields.TILES]:
-        job[fields.BUDGET] = _UNLIMITED
+    done, tiles = job[fields.NEXT], job[fields.TILES]
+    if done >= tiles:
+        return
+    job[fields.BUDGET] = _UNLIMITED
+    if _worth.try_team():
+        middle = time.perf_counter_ns()
         openmp.run(address, ctypes.addressof(job))
+        _worth.learn((middle - begin) * (tiles - done) / done, time.perf_counter_ns() - middle)
+    else:
+        function(ctypes.addressof(job))
 
 
 def _numbers(rows: torch.Tensor) -> npt.NDArray[np.int64]:

@@ -11,6 +11,10 @@ Torch's OpenMP threads are there, bound to the cores the worker may use, and idl
 ``GOMP_parallel`` is what GNU's compiler calls for ``#pragma omp parallel``; LLVM's and Intel's OpenMP
 offer it too. Each calling thread gets a team of its own, so that several may call at once.
 
+A team ends when its last thread does, and where other processes hold the cores that one may wait a time
+slice, many times what the job is worth. So after a team that was slower than one thread would have been,
+none is asked for a while (:class:`Worth`).
+
 Nothing is loaded here: only a runtime that torch has already loaded is used. Without one (macOS), or in
 a child that was forked, where the team's threads do not exist, the calling thread works alone.
 """
@@ -71,3 +75,32 @@ def run(function: int, data: int) -> None:
     else:
         # 0 threads: as many as torch uses. Another number would make the runtime end and restart threads.
         region(function, data, 0, 0)
+
+
+class Worth:
+    """Whether a team is worth waiting for, learned from how the last ones did.
+
+    After each failure in a row, twice as many jobs are done alone before the next is tried. Several threads
+    may use one: what they mix up costs a try more or less.
+    """
+
+    LONGEST = 256
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.alone = 0
+
+    def try_team(self) -> bool:
+        """Should the next job be shared?"""
+        if self.alone > 0:
+            self.alone -= 1
+            return False
+        return True
+
+    def learn(self, alone: float, team: float) -> None:
+        """A job took a team the time ``team``; one thread would have taken about ``alone``."""
+        if team < alone:
+            self.failures = 0
+        else:
+            self.failures += 1
+            self.alone = min(1 << self.failures, self.LONGEST)

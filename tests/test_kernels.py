@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -60,6 +62,7 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(cpu, "ALONE_LINES", 3 if request.param == "team" else 1 << 62)
     monkeypatch.setattr(cpu, "TILE", 2048)
     monkeypatch.setattr(cpu, "ROWS_PER_THREAD", 5)
+    monkeypatch.setattr(openmp.Worth, "try_team", lambda self: True)
     yield request.param
 
 
@@ -392,6 +395,43 @@ def test_several_threads_at_once(threads: str) -> None:
         worker.join()
     for logits in results:
         assert_same_bits(logits, expected)
+
+
+def test_a_team_that_was_slower_is_not_asked_for_a_while() -> None:
+    worth = openmp.Worth()
+    asked = []
+    for job in range(1200):
+        if worth.try_team():
+            asked.append(job)
+            worth.learn(alone=1.0, team=5.0)
+    assert asked == [0, 3, 8, 17, 34, 67, 132, 261, 518, 775, 1032]  # 2, 4, 8 to 256 between them
+    worth.alone = 0
+    assert worth.try_team()
+    worth.learn(alone=5.0, team=3.0)
+    assert worth.try_team() and worth.failures == 0
+
+
+def test_jobs_are_done_whether_a_team_helps_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a team is slow, the calling thread does the rest of the next jobs itself."""
+    asked: list[int] = []
+
+    def slow(function: int, data: int) -> None:
+        asked.append(1)
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)(data)
+        time.sleep(0.05)
+
+    monkeypatch.setattr(openmp, "run", slow)
+    monkeypatch.setattr(openmp, "team_size", lambda: 2)
+    monkeypatch.setattr(cpu, "ALONE_LINES", 3)
+    monkeypatch.setattr(cpu, "_worth", openmp.Worth())
+    masks = random_masks(8, 625, 6)
+    expected = torch.zeros(8, 20_000)
+    reference.apply_token_bitmask_vectors(expected, masks)
+    for _ in range(5):
+        logits = torch.zeros(8, 20_000)
+        kernels.apply_token_bitmask_inplace(logits, masks)
+        assert_same_bits(logits, expected)
+    assert len(asked) == 2  # the first and the fourth
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")

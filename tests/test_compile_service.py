@@ -515,7 +515,7 @@ def test_nothing_outlives_the_client(folder: Path, end: str) -> None:
         timeout=LIMIT,
     )
     zygote, child, *workers = map(int, ended.stdout.split())
-    assert len(workers) == 2
+    assert workers
     until(lambda: not any(map(alive, [zygote, *workers])), "something outlives the client")
     if child:
         assert alive(child)

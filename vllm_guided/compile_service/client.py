@@ -4,10 +4,10 @@
     outcome = await service.compile(job)
 
 Jobs run in two lanes, so that a hostile constraint delays nobody else's. Every job begins in the quick lane,
-on one of a few workers, for a slice of time. One that is not done by then moves to the slow lane with its
-worker, at the lowest priority, and the quick lane gets a new worker (a fork, milliseconds). Where the slow
-lane is full, the job is given up for now and begins anew when there is room. (Multi-level feedback queues:
-Corbató and others, 1962.) Both queues are bounded: beyond that, a job is refused at once.
+on one of a few workers, for a slice of processor time, the later part of it at the lowest priority. One that
+is not done by then moves to the slow lane with its worker, and the quick lane gets a new one (a fork,
+milliseconds). Where the slow lane is full, the job is given up for now and begins anew when there is room.
+(Multi-level feedback queues: Corbató and others, 1962.) Both queues are bounded; what comes then is refused.
 
 Equal jobs under way are one. When the last one who waits for it is cancelled, the job leaves its queue, or
 its worker is killed. What ends a worker (its processor time, memory, a crash) ends that job alone.
@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from vllm_guided.compile_service.processes import Connection, Zygote
+from vllm_guided.compile_service.processes import Connection, Zygote, cpu_seconds
 from vllm_guided.compile_service.protocol import Job, Outcome, dump_job
 from vllm_guided.compile_service.settings import Settings
 from vllm_guided.errors import ConstraintTooComplex
@@ -49,6 +49,11 @@ class _Flight:
     future: asyncio.Future[Outcome]
     waiting: int = 0
     slow: bool = False
+    yielded: bool = False
+    """Its worker has the lowest priority."""
+    begun: float = 0.0
+    cpu_before: float = 0.0
+    """When it was given to its worker, and the processor time that that had used by then."""
     crashes: int = 0
     worker: _Worker | None = None
     timer: asyncio.TimerHandle | None = None
@@ -59,9 +64,9 @@ class _Flight:
 @dataclass(eq=False)
 class _Worker:
     number: int
+    process: int
     connection: Connection
     flight: _Flight | None = None
-    retired: bool = False
 
 
 @dataclass(eq=False)
@@ -193,14 +198,42 @@ class CompileService:
         assert self._loop is not None and self._zygote is not None
         worker.flight, flight.worker = flight, worker
         flight.gave_up = ""
+        flight.yielded = False
+        flight.begun, flight.cpu_before = self._loop.time(), cpu_seconds(worker.process)
         worker.connection.send(dump_job(flight.job))
         if flight.slow:
+            self._yield(flight)
             self._go_slow(flight)
         else:
-            flight.timer = self._loop.call_later(self.settings.slice_seconds, self._on_slice, flight)
+            self._look_again(flight, self.settings.yield_seconds)
+
+    def _look_again(self, flight: _Flight, seconds: float) -> None:
+        assert self._loop is not None
+        flight.timer = self._loop.call_later(max(seconds, 0.005), self._on_timer, flight)
+
+    def _on_timer(self, flight: _Flight) -> None:
+        """See how much of its slice a job in the quick lane has used."""
+        assert self._loop is not None and flight.worker is not None
+        settings = self.settings
+        used = cpu_seconds(flight.worker.process) - flight.cpu_before
+        if self._loop.time() - flight.begun > settings.slice_wall_seconds:
+            used = settings.slice_seconds
+        if used >= settings.yield_seconds and not flight.yielded:
+            self._yield(flight)
+        if used >= settings.slice_seconds:
+            self._on_slice(flight)
+        else:
+            self._look_again(
+                flight, (settings.slice_seconds if flight.yielded else settings.yield_seconds) - used
+            )
+
+    def _yield(self, flight: _Flight) -> None:
+        assert self._zygote is not None and flight.worker is not None
+        flight.yielded = True
+        self._zygote.lower_priority(flight.worker.number)
 
     def _on_slice(self, flight: _Flight) -> None:
-        """A job of the quick lane is not done yet."""
+        """A job of the quick lane has used up its slice."""
         slow = sum(w.flight.slow for w in self._workers.values() if w.flight is not None)
         if slow < self.settings.slow_workers:
             flight.slow = True
@@ -214,8 +247,7 @@ class CompileService:
             self._finish(flight, Overloaded())
 
     def _go_slow(self, flight: _Flight) -> None:
-        assert self._loop is not None and self._zygote is not None and flight.worker is not None
-        self._zygote.lower_priority(flight.worker.number)
+        assert self._loop is not None
         wait = self.settings.wall_seconds
         flight.timer = self._loop.call_later(wait, self._kill, flight, "time")
 
@@ -250,10 +282,10 @@ class CompileService:
 
     # -- what the processes report -----------------------------------------------------------------
 
-    def _on_worker(self, number: int, connection: Connection) -> None:
+    def _on_worker(self, number: int, process: int, connection: Connection) -> None:
         self._forking -= 1
         self._ever = True
-        worker = self._workers[number] = _Worker(number, connection)
+        worker = self._workers[number] = _Worker(number, process, connection)
         connection.listen(lambda outcome: self._on_outcome(worker, outcome))
         self._idle.append(worker)
         self._pump()
@@ -263,8 +295,8 @@ class CompileService:
         if flight is None:
             return
         flight.worker = None
-        if flight.slow or outcome.last or flight.gave_up:
-            # Of low priority, grown, or about to die: the next job gets a new one.
+        if flight.yielded or outcome.last or flight.gave_up:
+            # Of low priority for good, grown, or about to die: the next job gets a new one.
             self._forget(worker)
         else:
             self._idle.append(worker)

@@ -32,8 +32,11 @@ class Found:
     later: tuple[Callable[[], object], ...] = ()
 
 
-def find_or_compile(job: Job) -> Found:
+def find_or_compile(job: Job, *, keep_all: bool = True) -> Found:
     """The automaton of a constraint, handed over to the processes that will ask for it.
+
+    Args:
+        keep_all: quickly compiled ones are kept on disk, too.
 
     Raises:
         GrammarError: it is refused.
@@ -49,10 +52,11 @@ def find_or_compile(job: Job) -> Found:
         automaton, source = constraints.build(job.kind, spec, given, read), "compiled"
     content = pack(automaton)
     handoff.save(job.key, content)
+    seconds = time.thread_time() - begin
     later: list[Callable[[], object]] = [handoff.prune]
-    if source == "compiled":
+    if source == "compiled" and (keep_all or seconds > store.WORTH_SECONDS):
         later.append(lambda: store.save_packed(key, content))
-    return Found(automaton, source, time.thread_time() - begin, content, tuple(later))
+    return Found(automaton, source, seconds, content, tuple(later))
 
 
 def spec_of(kind: str, text: str) -> Any:

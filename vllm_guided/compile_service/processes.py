@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -81,11 +82,11 @@ class Zygote:
     def listen(
         self,
         loop: asyncio.AbstractEventLoop,
-        on_worker: Callable[[int, Connection], None],
+        on_worker: Callable[[int, int, Connection], None],
         on_death: Callable[[int, int], None],
         on_gone: Callable[[], None],
     ) -> None:
-        """Report new workers, deaths (number, wait status) and the zygote's own end, on ``loop``."""
+        """Report on ``loop`` new workers (number, process id), deaths (number, wait status), its own end."""
 
         def read() -> None:
             while True:
@@ -101,7 +102,7 @@ class Zygote:
                 name, *rest = marshal.loads(packet)
                 if name == WORKER:
                     connection = Connection(socket.socket(fileno=descriptors[0]), loop)
-                    on_worker(rest[0], connection)
+                    on_worker(rest[0], rest[1], connection)
                 elif name == DIED:
                     on_death(rest[0], rest[1])
                 if not self.listening:  # it was closed by what was called
@@ -162,6 +163,15 @@ class Zygote:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def cpu_seconds(process: int) -> float:
+    """Processor time that a process has used; 0 where it is gone."""
+    with suppress(OSError):
+        return time.clock_gettime(
+            ~process << 3 | 2
+        )  # its CLOCK_PROCESS_CPUTIME_ID, see clock_getcpuclockid(3)
+    return 0.0
 
 
 class Connection:

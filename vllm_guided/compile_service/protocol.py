@@ -23,7 +23,8 @@ HEADER_BYTES = 4
 
 # Packets of the client to the zygote: (command, worker's number), the number 0 where none is meant.
 FORK, KILL, YIELD = "fork", "kill", "yield"
-# Packets of the zygote to the client: READY; (WORKER, number) with a socket; (DIED, number, wait status).
+# Packets of the zygote to the client: (READY, 0); (WORKER, number, process id) with a socket;
+# (DIED, number, wait status).
 READY, WORKER, DIED = "ready", "worker", "died"
 
 

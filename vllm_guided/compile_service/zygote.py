@@ -23,10 +23,10 @@ from vllm_guided.compile_service import worker
 from vllm_guided.compile_service.protocol import DIED, FORK, KILL, READY, WORKER, YIELD, Job
 from vllm_guided.handoff import hold
 
-NICENESS = 5
-"""Priority of the zygote and of workers: behind a server's own processes."""
+NICENESS = 2
+"""Priority of the zygote and of workers: a bit behind a server's own processes, for what is soon done."""
 YIELDING_NICENESS = 19
-"""Priority of a worker whose job turned out to be long."""
+"""Priority of a worker whose job turned out to take long."""
 PARENT_SECONDS = 5.0
 """How often it looks whether its parent is still there, which the closed socket says sooner."""
 
@@ -175,7 +175,7 @@ class Zygote:
             self._be_worker(ours, theirs)
         self.workers[number] = process
         ours.close()
-        socket.send_fds(self.control, [marshal.dumps((WORKER, number))], [theirs.fileno()])
+        socket.send_fds(self.control, [marshal.dumps((WORKER, number, process))], [theirs.fileno()])
         theirs.close()
 
     def _be_worker(self, connection: socket.socket, other: socket.socket) -> None:

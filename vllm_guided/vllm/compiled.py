@@ -13,6 +13,7 @@ Everything here is keyed by the constraint as it is spelt, so that nothing is pa
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
@@ -99,6 +100,7 @@ async def judge(job: Job, service: CompileService | None) -> None:
     """
     key = job.key
     if verdicts.get(key) is not None:
+        counters.add("cache_hits", level="memory")
         return
     if service is not None:
         try:
@@ -120,8 +122,6 @@ def symbols_of(job: Job) -> tuple[SpecialToken, ...]:
     verdict = verdicts.get(job.key)
     if verdict is None:
         verdict = _verdict_in_process(job)
-    else:
-        counters.add("cache_hits", level="memory")
     if isinstance(verdict, GrammarError):
         raise type(verdict)(verdict.message, where=verdict.where)
     return verdict
@@ -205,7 +205,8 @@ def automaton_in_process(job: Job) -> Automaton:
 def _compile_in_process(job: Job) -> Automaton:
     from vllm_guided.compile_service.find import find_or_compile
 
-    found = find_or_compile(job)
+    _hold_handoff()
+    found = find_or_compile(job, keep_all=False)
     if found.source == "compiled":
         counters.add("compiles", kind=job.kind, where="process")
         counters.add("compile_seconds", found.seconds, kind=job.kind, where="process")
@@ -221,6 +222,7 @@ def _compile_in_process(job: Job) -> Automaton:
 _lock = threading.Lock()
 _service: BlockingCompileService | None = None
 _threads: ThreadPoolExecutor | None = None
+_held = False
 _warned = False
 
 
@@ -247,6 +249,19 @@ def _count(event: str) -> None:
     counters.add("compile_service_events", event=event)
 
 
+def _hold_handoff() -> None:
+    """Let what this process hands over be emptied when it ends."""
+    import atexit
+
+    from vllm_guided import handoff
+
+    global _held
+    with _lock:
+        if not _held:
+            _held = True
+            atexit.register(handoff.hold().close)
+
+
 def _thread() -> ThreadPoolExecutor:
     """One thread, so that what is compiled in this process for want of a service takes turns."""
     global _threads
@@ -254,6 +269,15 @@ def _thread() -> ThreadPoolExecutor:
         if _threads is None:
             _threads = ThreadPoolExecutor(1, "vllm_guided compile")
         return _threads
+
+
+def _after_fork() -> None:
+    """Threads stay with the parent."""
+    global _lock, _service, _threads
+    _lock, _service, _threads = threading.Lock(), None, None
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _warn_once(reason: str) -> None:

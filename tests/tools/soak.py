@@ -1,5 +1,8 @@
 """Random requests at a real CPU server, a third of them bad: ``python tests/tools/soak.py --minutes 10``.
 
+With ``--requests N`` it ends after N good ones. The server may speculate (``--drafts 3``), reason
+(``--reasoning``: constraints begin behind ``</think>``, which the model likes), and be shared out over two workers (``--tensor-parallel 2``, ``--pipeline-parallel 2``) or two engines (``--data-parallel 2``).
+
 Every finished output is judged from outside, every bad request must be a 400 with a message, some clients
 go away in the middle of their stream. At the end the server must be alive and answer once more. Prints the
 counts and each fault; exits 1 if there was one. Constraints come from the data beside the repository where
@@ -11,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import re
 import sys
@@ -130,22 +134,23 @@ def bad_jobs() -> list[Job]:
 class Soak:
     """The clients and what they found."""
 
-    def __init__(self, url: str, good: list[Job], bad: list[Job]) -> None:
+    def __init__(self, url: str, good: list[Job], bad: list[Job], bad_share: float, drafts: int) -> None:
         self.client = openai.AsyncOpenAI(
             base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=REQUEST_SECONDS
         )
-        self.good, self.bad = good, bad
+        self.good, self.bad, self.bad_share, self.drafts = good, bad, bad_share, drafts
         self.counts: Counter[str] = Counter()
         self.faults: list[str] = []
 
-    async def run(self, seconds: float, clients: int) -> None:
+    async def run(self, seconds: float, requests: int | None, clients: int) -> None:
         end = time.monotonic() + seconds
-        await asyncio.gather(*(self._client(end) for _ in range(clients)))
+        await asyncio.gather(*(self._client(end, requests) for _ in range(clients)))
 
-    async def _client(self, end: float) -> None:
+    async def _client(self, end: float, requests: int | None) -> None:
         model = (await self.client.models.list()).data[0].id
-        while time.monotonic() < end:
-            job = random.choice(self.bad if random.random() < 1 / 3 else self.good)
+        while time.monotonic() < end and (requests is None or self.counts["good ones"] < requests):
+            job = random.choice(self.bad if random.random() < self.bad_share else self.good)
+            self.counts["good ones"] += job.judge is not None
             try:
                 await self._ask(model, job)
             except openai.BadRequestError as error:
@@ -170,6 +175,12 @@ class Soak:
         extra = {name: value for name, value in job.body.items() if name != "response_format"}
         options: dict[str, Any] = {"response_format": response_format} if response_format else {}
         stream = random.random() < 0.3
+        for name, value in (("min_tokens", 5), ("top_k", 20), ("repetition_penalty", 1.1)):
+            # vLLM 0.32's rejection sampler fails on top_k in a step in which nobody has a draft.
+            if random.random() < 0.1 and not (self.drafts and name == "top_k"):
+                extra[name] = value
+        if random.random() < 0.1:
+            options |= {"logprobs": True, "top_logprobs": 2}
         request = {
             "model": model,
             "messages": [{"role": "user", "content": random.choice(["Hi", "Go on.", "Ünïcode 日本"])}],
@@ -184,15 +195,17 @@ class Soak:
         outputs = random.choice([1, 2]) if request["temperature"] else 1
         reply = await self.client.chat.completions.create(**request, n=outputs)
         for choice in reply.choices:
-            self._judge(job, choice.message.content or "", choice.finish_reason)
+            reasoning = getattr(choice.message, "reasoning", None)
+            self._judge(job, choice.message.content or "", choice.finish_reason, bool(reasoning))
 
     async def _ask_stream(self, request: dict[str, Any], job: Job) -> None:
         leave_after = random.choice([None, None, 3])
-        text, reason = "", None
+        text, reason, reasoning = "", None, False
         stream = await self.client.chat.completions.create(**request, stream=True)
         async for chunk in stream:
             for choice in chunk.choices:
                 text += choice.delta.content or ""
+                reasoning = reasoning or bool(getattr(choice.delta, "reasoning", None))
                 reason = choice.finish_reason or reason
             if leave_after is not None:
                 leave_after -= 1
@@ -200,10 +213,12 @@ class Soak:
                     await stream.close()
                     self.counts["left in the middle"] += 1
                     return
-        self._judge(job, text, reason)
+        self._judge(job, text, reason, reasoning)
 
-    def _judge(self, job: Job, text: str, reason: str | None) -> None:
-        if job.judge is None:
+    def _judge(self, job: Job, text: str, reason: str | None, reasoned: bool) -> None:
+        if reasoned and not text:
+            self.counts["ended while it reasoned"] += 1
+        elif job.judge is None:
             self.counts["bad one answered"] += 1
             self.faults.append(f"{job.name}: a bad constraint was answered: {json.dumps(job.body)[:200]}")
         elif reason == "stop":
@@ -217,6 +232,25 @@ class Soak:
                 self.faults.append(f"{job.name}: ended by {reason}")
 
 
+def server_options(options: argparse.Namespace) -> list[str]:
+    """The command line of the server that is asked for."""
+    chosen = [*SERVER_OPTIONS, "--guided-decoding-backend", "vllm_guided"]
+    if options.drafts:
+        speculation = {"method": "ngram", "num_speculative_tokens": options.drafts}
+        speculation |= {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
+        chosen += ["--speculative-config", json.dumps(speculation)]
+    if options.reasoning:
+        chosen += ["--reasoning-parser", "deepseek_r1"]
+    for kind in ("tensor", "pipeline", "data"):
+        if (count := getattr(options, f"{kind}_parallel")) > 1:
+            chosen += [f"--{kind}-parallel-size", str(count)]
+            if kind != "data":
+                os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(count)))
+    if options.pipeline_parallel > 1:
+        chosen.remove("--enforce-eager")
+    return chosen
+
+
 def main() -> int:
     """Parse the options, run, print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -224,6 +258,13 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=12)
     parser.add_argument("--schemas", type=int, default=400, help="MaskBench schemas among the constraints")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--requests", type=int, help="end after so many good requests")
+    parser.add_argument("--bad", type=float, default=1 / 3, help="share of bad requests")
+    parser.add_argument("--drafts", type=int, default=0, help="draft tokens by n-grams")
+    parser.add_argument("--log", type=Path, help="copy the server's log to this file at the end")
+    parser.add_argument("--reasoning", action="store_true", help="with a reasoning parser")
+    for kind in ("tensor", "pipeline", "data"):
+        parser.add_argument(f"--{kind}-parallel", type=int, default=1)
     options = parser.parse_args()
     random.seed(options.seed)
     good, bad = good_jobs(options.schemas), bad_jobs()
@@ -232,13 +273,15 @@ def main() -> int:
         folder = Path(name)
         model = folder / "model"
         model.mkdir()
-        write_tiny_model(model)
-        server = VllmServer(model, [*SERVER_OPTIONS, "--guided-decoding-backend", "vllm_guided"], folder)
+        write_tiny_model(model, special={"</think>": 0.1} if options.reasoning else None)
+        server = VllmServer(model, server_options(options), folder)
         with server:
-            soak = Soak(server.url, good, bad)
-            asyncio.run(soak.run(60 * options.minutes, options.clients))
+            soak = Soak(server.url, good, bad, options.bad, options.drafts)
+            asyncio.run(soak.run(60 * options.minutes, options.requests, options.clients))
             alive = server.alive()
             log = server.log()
+    if options.log:
+        options.log.write_text(log)
     for trouble in ("EngineDeadError", "vllm_guided failed", "vllm_guided could not"):
         if trouble in log:
             soak.faults.append(f"the log has {trouble!r} {log.count(trouble)} times")

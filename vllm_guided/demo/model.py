@@ -55,8 +55,11 @@ def tokenizer_folder() -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def write_tiny_model(folder: Path, seed: int = 0) -> None:
-    """Write config, weights (float32, about 130 MB) and tokenizer files into ``folder``, which must exist."""
+def write_tiny_model(folder: Path, seed: int = 0, special: dict[str, float] | None = None) -> None:
+    """Write config, weights (float32, about 130 MB) and tokenizer files into ``folder``, which must exist.
+
+    ``special``: probabilities of special tokens by their names, such as ``</think>``; else next to none.
+    """
     source = tokenizer_folder()
     shutil.copyfile(source / "tokenizer.json", folder / "tokenizer.json")
     settings = json.loads((source / "tokenizer_config.json").read_text(encoding="utf-8"))
@@ -66,6 +69,8 @@ def write_tiny_model(folder: Path, seed: int = 0) -> None:
 
     tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     prior = token_prior(tokenizer, end_token=settings["eos_token"]["content"])
+    for name, probability in (special or {}).items():
+        prior[_token_id(tokenizer, name)] = math.log(probability)
     begin, end = (_token_id(tokenizer, settings[name]["content"]) for name in ("bos_token", "eos_token"))
     (folder / "config.json").write_text(
         json.dumps(_config(len(prior), begin, end), indent=1), encoding="utf-8"

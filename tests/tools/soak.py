@@ -275,7 +275,7 @@ def main() -> int:
         folder = Path(name)
         model = folder / "model"
         model.mkdir()
-        write_tiny_model(model, special={"</think>": 0.1} if options.reasoning else None)
+        write_tiny_model(model, special={"</think>": 0.3} if options.reasoning else None)
         server = VllmServer(model, server_options(options), folder)
         with server:
             soak = Soak(server.url, good, bad, options.bad, options.drafts)

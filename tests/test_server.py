@@ -7,6 +7,7 @@ One server with a real vocabulary of 128,000 tokens, one with n-gram speculation
 from __future__ import annotations
 
 import json
+import os
 import time
 import urllib.error
 import urllib.request
@@ -347,12 +348,17 @@ def test_nothing_went_wrong_inside(client: Client, server: VllmServer) -> None:
         assert text not in log, log[log.index(text) - 2000 :][:4000]
 
 
-def test_speculation_and_a_clean_stop(tmp_path: Path) -> None:
+def test_speculation_two_workers_and_a_clean_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+    workers = 2 if len(cores) > 1 else 1
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "|".join(map(str, cores[:workers])))
     speculation = {
         "method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1,
     }  # fmt: skip
     running = start(
         tmp_path,
+        "--tensor-parallel-size",
+        str(workers),
         "--speculative-config",
         json.dumps(speculation),
         "--structured-outputs-config",
@@ -376,6 +382,7 @@ def test_speculation_and_a_clean_stop(tmp_path: Path) -> None:
         assert client.accepted_drafts() > 0
         assert running.alive()
         log = running.log()
+        assert "mask rows lie with each worker" in log
         for text in ("own loop", "ends with an error", "is refused now", "Traceback"):
             assert text not in log, log[log.index(text) - 2000 :][:4000]
     assert not running.alive() and not running.left_behind

@@ -1,7 +1,8 @@
 """Random requests at a real CPU server, a third of them bad: ``python tests/tools/soak.py --minutes 10``.
 
 With ``--requests N`` it ends after N good ones. The server may speculate (``--drafts 3``), reason
-(``--reasoning``: constraints begin behind ``</think>``, which the model likes), and be shared out over two workers (``--tensor-parallel 2``, ``--pipeline-parallel 2``) or two engines (``--data-parallel 2``).
+(``--reasoning``: constraints begin behind ``</think>``, which the model likes), and be shared out over two
+workers (``--tensor-parallel 2``, ``--pipeline-parallel 2``) or two engines (``--data-parallel 2``).
 
 Every finished output is judged from outside, every bad request must be a 400 with a message, some clients
 go away in the middle of their stream. At the end the server must be alive and answer once more. Prints the

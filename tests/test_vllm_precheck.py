@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -268,6 +269,18 @@ def test_verdicts_are_bounded() -> None:
     verdicts.put((99).to_bytes(16, "big"), ())
     verdicts.clear()
     assert verdicts.held == 0
+
+
+def test_passing_verdicts_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    verdicts = compiled.Verdicts(10_000)
+    verdicts.put(b"lasting", ())
+    verdicts.put(b"passing", InvalidConstraint("no"), 100.0)
+    assert verdicts.get(b"passing") is not None
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 101)
+    assert verdicts.get(b"passing") is None and verdicts.get(b"lasting") == ()
+    verdicts.put(b"passing", ())
+    assert verdicts.get(b"passing") == ()
 
 
 def test_the_engine_maps_what_the_server_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import secrets
 import sys
 import threading
 import unicodedata
@@ -88,12 +89,26 @@ def save_packed(key: bytes, content: Sequence[bytes | bytearray]) -> bool:
     return stored
 
 
+def prune() -> None:
+    """Look at the whole folder now; the next look is due when something was written."""
+    global _written_since_pruning
+    budget = budget_bytes()
+    if not budget:
+        return
+    with _lock:
+        _written_since_pruning = 0
+    prune_entries(KIND, max_bytes=budget - budget // 16)
+
+
 def _prune(size: int, budget: int) -> None:
-    """Look at the whole folder only at first and each time that a sixteenth of the budget was written."""
+    """Look at the whole folder only at first and each time that a sixteenth of the budget was written.
+
+    On average so often for all processes together, too, of which each may write a little.
+    """
     global _written_since_pruning
     with _lock:
         written = None if _written_since_pruning is None else _written_since_pruning + size
-        due = written is None or written > budget // 16
+        due = written is None or written > budget // 16 or secrets.randbelow(budget // 16 + 1) < size
         _written_since_pruning = 0 if due else written
     if due:
         prune_entries(KIND, max_bytes=budget - budget // 16)

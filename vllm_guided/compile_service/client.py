@@ -160,7 +160,8 @@ class CompileService:
         """Belong to ``loop`` from now on; what another loop left is dropped."""
         if self._loop is not None:
             self._drop_processes()
-            self._flights.clear()
+            for jobs in (self._flights, self._quick, self._slow):
+                jobs.clear()
         self._loop = loop
 
     def _listen(self) -> None:
@@ -263,8 +264,9 @@ class CompileService:
         self._flights.pop(flight.key, None)
         if flight.worker is not None:
             self._kill(flight, "cancelled")
-        else:
-            (self._slow if flight in self._slow else self._quick).remove(flight)
+        for queue in (self._quick, self._slow):
+            if flight in queue:
+                queue.remove(flight)
         flight.future.cancel()
 
     def _finish(self, flight: _Flight, result: Outcome | Exception) -> None:
@@ -335,14 +337,14 @@ class CompileService:
             self.on_event("out_of_time")
             seconds = self.settings.cpu_seconds
             text = f"it takes more than {seconds:g} seconds to compile; simplify it"
-            self._finish(flight, Outcome(ConstraintTooComplex(text), seconds=seconds))
+            self._finish(flight, Outcome(ConstraintTooComplex(text), seconds=seconds, passing=True))
         elif flight.crashes == 0:
             self.on_event("crashed")
             flight.crashes += 1
             (self._slow if flight.slow else self._quick).appendleft(flight)
         else:
             text = "the process that compiled it ended twice, for want of memory perhaps; simplify it"
-            self._finish(flight, Outcome(ConstraintTooComplex(text)))
+            self._finish(flight, Outcome(ConstraintTooComplex(text), passing=True))
 
     def _forget(self, worker: _Worker) -> None:
         self._workers.pop(worker.number, None)

@@ -63,6 +63,7 @@ class Outcome:
         content: the packed automaton, where it was asked for.
         fault: the traceback of a fault of the compiler itself; neither accepted nor refused.
         last: the worker ends after this.
+        passing: a refusal for want of time or memory, which may be another when the machine is less busy.
     """
 
     error: GrammarError | None = None
@@ -72,6 +73,7 @@ class Outcome:
     content: bytes | None = None
     fault: str | None = None
     last: bool = False
+    passing: bool = False
 
 
 def frame(payload: bytes) -> bytes:

@@ -102,6 +102,7 @@ def warm_up() -> None:
     from vllm_guided.packing import pack
 
     store.compiler_version()
+    store.prune()
     for job in SAMPLES:
         spec = spec_of(job.kind, job.text)
         _, read, given = constraints.identify(job.kind, spec, dict(job.options))

@@ -13,8 +13,10 @@ Everything here is keyed by the constraint as it is spelt, so that nothing is pa
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
+import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -37,6 +39,8 @@ VERDICT_BYTES = 16 << 20
 """Bytes of verdicts that a process remembers, 30,000 or more."""
 VERDICT_SIZE = 400
 """About what an entry takes besides its message."""
+PASSING_SECONDS = 300.0
+"""How long a refusal is remembered that is due to this machine's time or memory."""
 
 Verdict = tuple[SpecialToken, ...] | GrammarError
 
@@ -47,23 +51,24 @@ class Verdicts:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
-        self._entries: OrderedDict[bytes, Verdict] = OrderedDict()
+        self._entries: OrderedDict[bytes, tuple[Verdict, float]] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: bytes) -> Verdict | None:
         with self._lock:
-            verdict = self._entries.get(key)
-            if verdict is not None:
-                self._entries.move_to_end(key)
+            verdict, until = self._entries.get(key, (None, 0.0))
+            if verdict is None or time.monotonic() > until:
+                return None
+            self._entries.move_to_end(key)
             return verdict
 
-    def put(self, key: bytes, verdict: Verdict) -> None:
+    def put(self, key: bytes, verdict: Verdict, seconds: float = math.inf) -> None:
         with self._lock:
-            if key not in self._entries:
-                self.held += _size(verdict)
-            self._entries[key] = verdict
-            while self.held > self.limit:
-                self.held -= _size(self._entries.popitem(last=False)[1])
+            before = self._entries.pop(key, None)
+            self.held += _size(verdict) - (0 if before is None else _size(before[0]))
+            self._entries[key] = verdict, time.monotonic() + seconds
+            while self.held > self.limit and self._entries:
+                self.held -= _size(self._entries.popitem(last=False)[1][0])
 
     def clear(self) -> None:
         with self._lock:
@@ -137,7 +142,8 @@ def _note(job: Job, outcome: Outcome) -> None:
         counters.add("compile_seconds", outcome.seconds, kind=job.kind, where="service")
     else:
         counters.add("cache_hits", level=outcome.source)
-    verdicts.put(job.key, outcome.symbols if outcome.error is None else outcome.error)
+    verdict = outcome.symbols if outcome.error is None else outcome.error
+    verdicts.put(job.key, verdict, PASSING_SECONDS if outcome.passing else math.inf)
 
 
 def _verdict_in_process(job: Job) -> Verdict:

@@ -6,7 +6,7 @@ verdict, process    microseconds to the verdict, compiled where it is asked for
 verdict, service    the same through the compile service, from the request's event loop and back
 loop, process       the longest that the event loop stood still for it, between two ticks
 loop, service       the same through the service
-loop, processor     processor time of the event loop's thread for it, service
+loop, processor     processor time of the event loop's thread for it, service (measured without the ticks)
 engine core         processor time of the engine core's thread: to map, to bind to the vocabulary, a matcher
 hostile             the longest that the loop stood still while a grammar was compiled that takes seconds
 """
@@ -17,6 +17,7 @@ import asyncio
 import os
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,21 +69,26 @@ async def serve(jobs: list[Any], hostile: Any, service: Any, figures: dict[str, 
         for job in [*jobs, hostile]:
             await asyncio.sleep(PAUSE)
             ticker.take()
-            begin, used = time.perf_counter(), time.thread_time()
+            begin = time.perf_counter()
             if given is None:
                 in_process(job)
             else:
                 await compiled.judge(job, given)
-            end, spent = time.perf_counter(), time.thread_time() - used
+            end = time.perf_counter()
             await asyncio.sleep(2 * TICK)
             if job is hostile:
                 figures[f"hostile, {where}"].append(ticker.take())
                 continue
             figures[f"verdict, {where}"].append((end - begin) * 1e6)
             figures[f"loop, {where}"].append(ticker.take())
-            if given is not None:
-                figures["loop, processor"].append(spent * 1e6)
     ticking.cancel()
+    compiled.verdicts.clear()
+    for job in jobs:
+        await asyncio.sleep(0)
+        other = replace(job, text=job.text + " ")  # another spelling of what is on disk by now
+        begin = time.thread_time()
+        await compiled.judge(other, service)
+        figures["loop, processor"].append((time.thread_time() - begin) * 1e6)
 
 
 def in_process(job: Any) -> None:
@@ -108,6 +114,7 @@ def map_and_bind(jobs: list[Any], figures: dict[str, list[float]]) -> None:
     compiler = vg.GrammarCompiler(vocabulary)
     compiler.compile_json_schema({"type": "object"}).matcher()
     for job in jobs:
+        job = replace(job, text=job.text + " ")
         if isinstance(compiled.verdicts.get(job.key), tuple):
             begin = time.thread_time()
             compiler.bind(compiled.automaton_of(job)).matcher()

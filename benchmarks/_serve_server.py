@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +28,13 @@ def arguments(backend: str, sequences: int = 256, longest: int = 2048) -> list[s
         "--load-format", "dummy", "--dtype", "float32", "--max-model-len", str(longest), "--enforce-eager",
         "--max-num-seqs", str(sequences), "--served-model-name", "tiny", *chosen,
     ]  # fmt: skip
+
+
+def compile_functions() -> None:
+    """Compile this package's functions, of which each server gets a copy, if they are not compiled yet."""
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "vllm_guided.cli", "warmup"]
+    subprocess.run(command, env=os.environ | {"PYTHONPATH": paths}, stdout=subprocess.DEVNULL, check=True)
 
 
 @contextmanager

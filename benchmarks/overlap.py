@@ -34,7 +34,7 @@ from _model import write_model
 from _overlap_trace import ASYNC, PARTS, STAMP
 from _serve_client import Client
 from _serve_load import Load, split, wave
-from _serve_server import BACKENDS, server
+from _serve_server import BACKENDS, compile_functions, server
 
 CORE = ("schedule", "send", "fill", "ship", "update", "accept")
 WORKER = ("forward", "apply", "sample")
@@ -181,6 +181,7 @@ def main() -> None:
         folder = Path(name)
         (folder / "model").mkdir()
         write_model(folder / "model")
+        compile_functions()
         for backend in given.backends:
             with (
                 traced(folder / f"{backend}-stamps", given.asynchronous) as paths,

@@ -27,7 +27,7 @@ import _report
 from _model import write_model
 from _serve_client import Client
 from _serve_load import Load, Wave, arrivals, first_tokens, split, wave
-from _serve_server import API, BACKENDS, ROLES, server
+from _serve_server import API, BACKENDS, ROLES, compile_functions, server
 
 KINDS = ("one schema", "64 schemas", "never seen")
 ARRIVALS = ("none", "free", "never seen")
@@ -191,6 +191,7 @@ def main() -> None:
         model = Path(folder, "model")
         model.mkdir()
         write_model(model)
+        compile_functions()
         for backend in given.backends:
             print(f"{backend}: ", end="", file=sys.stderr, flush=True)
             with server(model, backend, Path(folder, backend)) as port:

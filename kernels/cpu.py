@@ -48,8 +48,11 @@ def _function(size: int) -> tuple[int, Callable[[int], None]]:
 
 def compile_kernels() -> None:
     """Compile the functions, or load them from numba's cache."""
+    from . import greedy
+
     for size in (2, 4, 8):
         _function(size)
+    greedy.compile_kernel()
 
 
 def apply(

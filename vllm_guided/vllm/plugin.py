@@ -42,6 +42,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
         "worker:apply_in_place",
         "worker:warm_up_on_device",
         "table:receive_rows",
+        "greedy:choose_in_sampler",
     ),
     "vllm.v1.worker.gpu.model_runner": ("table:receive_rows",),
     "vllm.v1.worker.gpu.structured_outputs": ("second_runner:apply_in_place",),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_guided.vllm import selection, table
+from vllm_guided.vllm import greedy, selection, table
 from vllm_guided.vllm.row_numbers import RowNumbers
 from vllm_guided.vllm.selection import expect, is_selected, logger
 
@@ -79,16 +79,18 @@ def apply_in_place(module: ModuleType) -> None:
     def apply_grammar_bitmask(
         scheduler_output: Any, grammar_output: Any, input_batch: Any, logits: Any
     ) -> None:
-        if (
-            selection.is_active()
-            and not _broken
-            and _apply(scheduler_output, grammar_output, input_batch, logits)
-        ):
-            return
-        if type(grammar_output.grammar_bitmask) is RowNumbers:
-            whole = table.whole_rows(grammar_output.grammar_bitmask)
-            grammar_output = dataclasses.replace(grammar_output, grammar_bitmask=whole)
-        original(scheduler_output, grammar_output, input_batch, logits)
+        def write() -> None:
+            output = grammar_output
+            usable = selection.is_active() and not _broken
+            if usable and _apply(scheduler_output, output, input_batch, logits):
+                return
+            if type(output.grammar_bitmask) is RowNumbers:
+                whole = table.whole_rows(output.grammar_bitmask)
+                output = dataclasses.replace(output, grammar_bitmask=whole)
+            original(scheduler_output, output, input_batch, logits)
+
+        if not greedy.put_off(scheduler_output, grammar_output, input_batch, logits, write):
+            write()
 
     apply_grammar_bitmask.of_vllm_guided = True  # type: ignore[attr-defined]
     module.apply_grammar_bitmask = apply_grammar_bitmask  # type: ignore[attr-defined]

@@ -287,7 +287,9 @@ def test_the_engine_maps_what_the_server_compiled(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(compiled, "verdicts", compiled.Verdicts(1 << 20))
     monkeypatch.setattr(counters, "_values", {})
     monkeypatch.setattr(compiled, "own_service", lambda: pytest.fail("asked its own service"))
-    monkeypatch.setattr(compiled, "_compile_in_process", lambda job: pytest.fail("compiled in the process"))
+    monkeypatch.setattr(
+        compiled, "_compile_in_process", lambda job, hand_over: pytest.fail("compiled in the process")
+    )
     monkeypatch.setattr(compiled, "automata", compiled.AutomatonCache(1 << 24))
     job = constraint_from(StructuredOutputsParams(json={"type": "boolean"}), None).job
 
@@ -306,7 +308,9 @@ def test_an_engine_alone_asks_its_own_service(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(compiled, "verdicts", compiled.Verdicts(1 << 20))
     monkeypatch.setattr(compiled, "automata", compiled.AutomatonCache(1 << 24))
     monkeypatch.setattr(handoff, "load", lambda key: None)
-    monkeypatch.setattr(compiled, "_compile_in_process", lambda job: pytest.fail("compiled in the process"))
+    monkeypatch.setattr(
+        compiled, "_compile_in_process", lambda job, hand_over: pytest.fail("compiled in the process")
+    )
     assert compiled.automaton_of(Constraint("regex", "[ab]{7}").job).state_count
     with pytest.raises(InvalidConstraint, match="unclosed group"):
         compiled.automaton_of(Constraint("regex", "(").job)

@@ -103,7 +103,8 @@ def memory_folder(cache: Path | None) -> tuple[Path, int] | None:
 class hold:  # noqa: N801 - used as a function
     """Keep the memory folder while this is open; the last holder on the machine empties it.
 
-    What a holder that was killed left is emptied by the next to come, if it is alone.
+    Whoever writes there must hold it. What a holder that was killed left is emptied by the next to come, if
+    that is alone; so one that is often killed, as engine cores are, had better not write.
     """
 
     def __init__(self) -> None:
@@ -132,5 +133,7 @@ class hold:  # noqa: N801 - used as a function
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        prune_entries(KIND, keep=0, directory=self._folder)
+        for path in self._folder.iterdir():
+            if path.name != ".lock":  # what writers that were killed have begun, too
+                path.unlink()
         return True

@@ -32,11 +32,12 @@ class Found:
     later: tuple[Callable[[], object], ...] = ()
 
 
-def find_or_compile(job: Job, *, keep_all: bool = True) -> Found:
+def find_or_compile(job: Job, *, keep_all: bool = True, hand_over: bool = True) -> Found:
     """The automaton of a constraint, handed over to the processes that will ask for it.
 
     Args:
         keep_all: quickly compiled ones are kept on disk, too.
+        hand_over: other processes will ask for it; False where this one is the last to need it.
 
     Raises:
         GrammarError: it is refused.
@@ -51,9 +52,11 @@ def find_or_compile(job: Job, *, keep_all: bool = True) -> Found:
     if automaton is None:
         automaton, source = constraints.build(job.kind, spec, given, read), "compiled"
     content = pack(automaton)
-    handoff.save(job.key, content)
+    later: list[Callable[[], object]] = []
+    if hand_over:
+        handoff.save(job.key, content)
+        later.append(handoff.prune)
     seconds = time.thread_time() - begin
-    later: list[Callable[[], object]] = [handoff.prune]
     if source == "compiled" and (keep_all or seconds > store.WORTH_SECONDS):
         later.append(lambda: store.save_packed(key, content))
     return Found(automaton, source, seconds, content, tuple(later))

@@ -178,7 +178,7 @@ def automaton_of(job: Job) -> Automaton:
                 return _automaton_from(service, job)
             except Unavailable as reason:
                 _warn_once(str(reason))
-        return _compile_in_process(job)
+        return _compile_in_process(job, hand_over=False)
 
     return automata.get(job.key, make)
 
@@ -199,20 +199,24 @@ def _automaton_from(service: BlockingCompileService, job: Job) -> Automaton:
 # -- in the process itself -------------------------------------------------------------------------
 
 
-def automaton_in_process(job: Job) -> Automaton:
-    """The automaton of a constraint from memory, or compiled by this thread and left for other processes.
+def automaton_in_process(job: Job, *, hand_over: bool = True) -> Automaton:
+    """The automaton of a constraint from memory, or compiled by this thread.
+
+    Args:
+        hand_over: other processes will ask for it; False in an engine core.
 
     Raises:
         GrammarError: it is refused.
     """
-    return automata.get(job.key, lambda: _compile_in_process(job))
+    return automata.get(job.key, lambda: _compile_in_process(job, hand_over=hand_over))
 
 
-def _compile_in_process(job: Job) -> Automaton:
+def _compile_in_process(job: Job, *, hand_over: bool) -> Automaton:
     from vllm_guided.compile_service.find import find_or_compile
 
-    _hold_handoff()
-    found = find_or_compile(job, keep_all=False)
+    if hand_over:
+        _hold_handoff()
+    found = find_or_compile(job, keep_all=False, hand_over=hand_over)
     if found.source == "compiled":
         counters.add("compiles", kind=job.kind, where="process")
         counters.add("compile_seconds", found.seconds, kind=job.kind, where="process")

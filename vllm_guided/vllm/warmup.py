@@ -60,7 +60,7 @@ def fill_samples(made: Any, vocabulary_size: int) -> None:
 
     try:
         for sample in SAMPLES:
-            compiled.automaton_in_process(sample.job)  # now, while nobody waits
+            compiled.automaton_in_process(sample.job, hand_over=False)  # now, while nobody waits
         matchers = [made.compile(sample).matcher() for sample in SAMPLES]
         bitmask = np.zeros((len(matchers), (vocabulary_size + 31) // 32), dtype=np.int32)
         engine.fill_rows(matchers, bitmask, list(range(len(matchers))))

@@ -5,7 +5,7 @@ equal rules, stacks, configurations and masks of different grammars and requests
 Entries are only ever added; memory is bounded by starting a new arena (see ``binding.py``).
 
 =========== =================================================================================
-trie_*      the token trie in preorder (``vocab/trie.py``)
+trie_*      the token trie in preorder (``vocab/trie.py``); level_*: the same level by level (``slices.py``)
 token_*     bytes of each token
 edge/call/tok_*  moves of automaton states, by state; state ids below ``VIRTUAL`` are real
 counter_*   counted repetitions; state ``VIRTUAL + n`` is "counter c has counted n - base[c]"
@@ -57,6 +57,11 @@ ESCAPE = 2
 PLAIN = 4
 TRUE = 8
 RECORDING = 16
+#: ... and a counter is on top of one of the stacks (of sets of stacks alone).
+COUNTED = 32
+#: ``state_kind``: byte moves alone; those, and the frame may be left; moves for many bytes; calls;
+#: and (set later) rests were run on it before.
+SIMPLE, LEAVES, MANY, CALLS, SEEN = 1, 2, 4, 8, 16
 #: Phases of a bag's situation: a member was read; one may begin; from ``BEFORE + 1`` on, member k's distinct
 #: item is being read.
 AFTER = 0
@@ -66,6 +71,9 @@ BEFORE = 1
 #: request that dies of it is told why.
 ITEM_LIMIT = 1 << 14
 UNION_DEPTH = 1 << 12
+
+#: Closings of pairs that are remembered (a power of two).
+CLOSED = 1 << 12
 
 #: ``counter_maximum``: without limit; the counter never ends (it loops, and its frame cannot be left).
 UNLIMITED = -1
@@ -78,12 +86,15 @@ ARRAY_FIELDS: dict[str, types.Type] = {
     "retired": types.int64[::1],
     "trie_byte": _bytes, "trie_depth": _ints, "trie_next": _ints, "trie_token_start": _ints,
     "trie_tokens": _ints, "trie_below": types.uint64[::1], "trie_height": _bytes, "byte_weight": _ints,
-    "slice_rows": _ints, "pure_low": types.uint64[::1], "pure_high": types.uint64[::1],
-    "pure_wide": types.boolean[::1], "pure_row": _ints,
+    "slice_rows": _ints, "level_kids": _ints, "level_byte": _bytes, "level_start": _ints,
+    "level_tokens": _ints, "level_node": _ints, "level_place": _ints,
+    "pure_low": types.uint64[::1], "pure_high": types.uint64[::1], "pure_wide": types.boolean[::1],
+    "pure_row": _ints,
     "token_offsets": types.int64[::1], "token_data": _bytes, "stop_tokens": _ints,
     "edge_offsets": _ints, "edge_low": _bytes, "edge_high": _bytes, "edge_target": _ints,
     "call_offsets": _ints, "call_start": _ints, "call_return": _ints,
     "tok_offsets": _ints, "tok_set": _ints, "tok_target": _ints, "accepting": _bytes,
+    "state_kind": _bytes, "state_tier1": _ints,
     "state_map": _ints, "state_code": types.uint64[::1], "state_table": _ints,
     "set_offsets": _ints, "set_tokens": _ints,
     "counter_base": _ints, "counter_minimum": _ints, "counter_maximum": _ints, "counter_body": _ints,
@@ -97,7 +108,7 @@ ARRAY_FIELDS: dict[str, types.Type] = {
     "member_wanted": _ints,
     "member_distinct": _ints, "member_first": _ints, "member_last": _ints,
     "situation_bag": _ints, "situation_phase": _ints, "situation_members": _ints, "situation_flags": _ints,
-    "situation_used": _ints, "situation_from": _ints, "situation_table": _ints,
+    "situation_used": _ints, "situation_from": _ints, "situation_then": _ints, "situation_table": _ints,
     "flagset_offsets": _ints, "flagset_words": types.int64[::1], "flagset_table": _ints,
     "scratch_words": types.int64[::1],
     "text_parent": _ints, "text_byte": _bytes, "text_quoting": _bytes, "text_length": _ints,
@@ -117,7 +128,9 @@ ARRAY_FIELDS: dict[str, types.Type] = {
     "config_cut": _ints, "config_cut_count": _ints, "config_twin": _ints, "config_slack": _ints,
     "config_byte": _ints, "config_after": _ints, "config_code": _ints, "stack_code": _ints,
     "mask_code": _ints,
-    "visit_mark": _ints, "visit_value": _ints,
+    "visit_mark": _ints, "visit_value": _ints, "stack_after": _ints, "closed_key": types.int64[::1],
+    "closed_value": _ints, "spread_node": _ints, "spread_state": _ints, "spread_stack": _ints,
+    "spread_counts": types.int64[::1], "escapes": _ints,
     "stack_offsets": _ints, "stack_state": _ints, "stack_below": _ints, "stack_flags": _bytes,
     "stack_table": _ints, "union_key": types.int64[::1], "union_value": _ints, "one_key": types.int64[::1],
     "config_offsets": _ints, "item_state": _ints, "item_stack": _ints, "config_flags": _bytes,
@@ -127,15 +140,16 @@ ARRAY_FIELDS: dict[str, types.Type] = {
     "tier1_row": _ints, "tier1_ids": _ints, "tier1_id_count": _ints, "tier1_less": _ints,
     "tier1_less_count": _ints, "tier1_rests": _ints, "tier1_shared": _ints, "tier1_drop": _ints,
     "tier1_drop_count": _ints,
-    "suffix_byte": _bytes, "suffix_depth": _ints, "suffix_next": _ints, "suffix_ids": _ints,
-    "suffix_id_count": _ints,
-    "rests_offsets": _ints, "rests_escape_offsets": _ints, "rests_escapes": _ints,
+    "suffix_byte": _bytes, "suffix_kids": _ints, "suffix_ids": _ints,
+    "rests_root": _ints, "rests_seen": _bytes,
+    "rests_escape_offsets": _ints, "rests_escapes": _ints,
     "rests_large_offsets": _ints, "rests_large": _ints,
+    "part_key": types.int64[::1], "part_ids": _ints, "part_id_count": _ints, "part_rests": _ints,
     "run_key": types.int64[::1], "run_ids": _ints, "run_id_count": _ints,
     "mask_offsets": _ints, "mask_pairs": _ints, "mask_row": _ints, "mask_less": _ints,
     "mask_less_count": _ints,
     "mask_list_offsets": _ints, "list_ids": _ints, "list_id_count": _ints,
-    "mask_any": _bytes, "mask_own": _bytes, "mask_table": _ints,
+    "mask_work": types.int64[::1], "mask_any": _bytes, "mask_own": _bytes, "mask_table": _ints,
     "ids": _ints, "rows": _ints,
     "work_state": _ints, "work_stack": _ints, "work_key": types.int64[::1], "work_pending": _bytes,
     "work_queue": _ints, "seen_state": _ints, "seen_place": _ints, "seen_mark": _ints,
@@ -151,6 +165,7 @@ COUNT_FIELDS = (
     "queue_count", "overflowed", "bag_count", "distinct_count", "situation_count", "flagset_count",
     "item_count", "state_entries", "choice_entries", "choice_size", "text_count", "used_count", "tape",
     "visit", "most_commas", "tail_count", "pair_count", "bags_looked_at", "odd_bags",
+    "spread_count", "escape_count", "part_count", "closings",
 )  # fmt: skip
 
 
@@ -180,13 +195,14 @@ def address(owner):
 
 @jit(
     owner_type(
-        _bytes, _ints, _ints, _ints, _ints, types.uint64[::1], _bytes, _ints, _ints, types.int64[::1], _bytes,
-        _ints, types.int64, types.int64, types.int64,
+        _bytes, _ints, _ints, _ints, _ints, types.uint64[::1], _bytes, _ints, _ints, _ints, _bytes, _ints,
+        _ints, _ints, _ints, types.int64[::1], _bytes, _ints, types.int64, types.int64, types.int64,
     )
 )  # fmt: skip
 def new_arena(
     trie_byte, trie_depth, trie_next, trie_token_start, trie_tokens, trie_below, trie_height, byte_weight,
-    slice_rows, token_offsets, token_data, stop_tokens, words, longest_token, reserve,
+    slice_rows, level_kids, level_byte, level_start, level_tokens, level_node, level_place, token_offsets,
+    token_data, stop_tokens, words, longest_token, reserve,
 ):  # fmt: skip
     """An empty arena for a vocabulary; ``words`` int32 words make a row.
 
@@ -207,6 +223,12 @@ def new_arena(
     arena.trie_height = trie_height
     arena.byte_weight = byte_weight
     arena.slice_rows = slice_rows
+    arena.level_kids = level_kids
+    arena.level_byte = level_byte
+    arena.level_start = level_start
+    arena.level_tokens = level_tokens
+    arena.level_node = level_node
+    arena.level_place = level_place
     arena.pure_low = np.empty(8, np.uint64)
     arena.pure_high = np.empty(8, np.uint64)
     arena.pure_wide = np.empty(8, np.bool_)
@@ -228,6 +250,8 @@ def new_arena(
     arena.tok_target = np.empty(16, np.int32)
     arena.accepting = np.empty(256, np.uint8)
     arena.state_map = np.empty(256, np.int32)
+    arena.state_kind = np.empty(256, np.uint8)
+    arena.state_tier1 = np.empty(256, np.int32)
     arena.state_code = np.empty(256, np.uint64)
     arena.state_table = np.full(1024, -1, np.int32)
     arena.set_offsets = np.zeros(17, np.int32)
@@ -263,6 +287,7 @@ def new_arena(
     arena.situation_flags = np.empty(64, np.int32)
     arena.situation_used = np.empty(64, np.int32)
     arena.situation_from = np.empty(64, np.int32)
+    arena.situation_then = np.empty(64, np.int32)
     arena.situation_table = np.full(256, -1, np.int32)
     arena.choice_key = np.full(256, -1, np.int64)
     arena.choice_first = np.empty(256, np.int32)
@@ -324,6 +349,14 @@ def new_arena(
     arena.config_slack = np.empty(many, np.int32)
     arena.visit_mark = np.zeros(1, np.int32)
     arena.visit_value = np.zeros(1, np.int32)
+    arena.stack_after = np.empty(many, np.int32)
+    arena.closed_key = np.full(CLOSED, -1, np.int64)
+    arena.closed_value = np.empty(CLOSED, np.int32)
+    arena.spread_node = np.empty(1024, np.int32)
+    arena.spread_state = np.empty(1024, np.int32)
+    arena.spread_stack = np.empty(1024, np.int32)
+    arena.spread_counts = np.zeros(3, np.int64)
+    arena.escapes = np.empty(1024, np.int32)
     arena.stack_offsets = np.empty(many + 1, np.int32)
     arena.stack_state = np.empty(2 * many, np.int32)
     arena.stack_below = np.empty(2 * many, np.int32)
@@ -359,16 +392,19 @@ def new_arena(
     arena.tier1_drop = np.empty(256, np.int32)
     arena.tier1_drop_count = np.empty(256, np.int32)
     arena.suffix_byte = np.empty(1024, np.uint8)
-    arena.suffix_depth = np.empty(1024, np.int32)
-    arena.suffix_next = np.empty(1024, np.int32)
+    arena.suffix_kids = np.empty(1024, np.int32)
     arena.suffix_ids = np.empty(1024, np.int32)
-    arena.suffix_id_count = np.empty(1024, np.int32)
-    arena.rests_offsets = np.zeros(65, np.int32)
+    arena.rests_root = np.empty(64, np.int32)
+    arena.rests_seen = np.empty(64, np.uint8)
     arena.rests_escape_offsets = np.zeros(65, np.int32)
     arena.rests_escapes = np.empty(1024, np.int32)
     arena.rests_large_offsets = np.zeros(65, np.int32)
     arena.rests_large = np.empty(64, np.int32)
     arena.run_key = np.full(1024, -1, np.int64)
+    arena.part_key = np.full(1024, -1, np.int64)
+    arena.part_ids = np.empty(1024, np.int32)
+    arena.part_id_count = np.empty(1024, np.int32)
+    arena.part_rests = np.empty(1024, np.int32)
     arena.run_ids = np.empty(1024, np.int32)
     arena.run_id_count = np.empty(1024, np.int32)
     arena.mask_offsets = np.zeros(257, np.int32)
@@ -380,6 +416,7 @@ def new_arena(
     arena.list_ids = np.empty(512, np.int32)
     arena.list_id_count = np.empty(512, np.int32)
     arena.mask_any = np.empty(256, np.uint8)
+    arena.mask_work = np.empty(64, np.int64)
     arena.mask_own = np.empty(256, np.uint8)
     arena.mask_table = np.full(1024, -1, np.int32)
     arena.ids = np.empty(moves, np.int32)
@@ -406,6 +443,7 @@ def new_arena(
         arena.stack_offsets[first] = 0
         arena.stack_mode[first] = 0
         arena.stack_plain[first] = -1
+        arena.stack_after[first] = -1
         arena.config_tape[first] = 0
         arena.config_plain[first] = -1
         arena.config_cut[first] = 0
@@ -431,7 +469,7 @@ def sizes(arena):
     What is only reserved does not count. Only numbers and lengths are read, so it needs no lock.
     """
     held = (
-        arena.state_count * 29
+        arena.state_count * 34
         + arena.edge_count * 6
         + (arena.call_count + arena.tok_count) * 8
         + arena.state_table.size * 4
@@ -439,7 +477,7 @@ def sizes(arena):
         + arena.counter_count * 20
         + arena.bag_separator.size * 37
         + arena.member_start.size * 32
-        + arena.situation_count * 24
+        + arena.situation_count * 28
         + arena.situation_table.size * 4
         + arena.choice_key.size * 16
         + arena.choice_start.size * 8
@@ -452,7 +490,7 @@ def sizes(arena):
         + arena.tail_byte.size * 21
         + arena.neighbours.size
         + arena.near_bytes.size
-        + arena.stack_count * 14
+        + arena.stack_count * 18
         + arena.stack_size * 8
         + arena.stack_table.size * 4
         + arena.union_key.size * 12
@@ -462,12 +500,16 @@ def sizes(arena):
         + arena.map_count * 260
         + arena.next_count * 4
         + arena.tier1_count * 40
-        + arena.rests_count * 12
+        + arena.rests_count * 13
         + arena.rests_large.size * 4
         + arena.rests_escapes.size * 4
         + arena.run_key.size * 16
+        + arena.part_key.size * 20
         + arena.pure_count * 21
-        + arena.suffix_count * 17
+        + arena.suffix_count * 9
+        + arena.closed_key.size * 12
+        + arena.escapes.size * 4
+        + arena.spread_node.size * 12
         + arena.mask_count * 30
         + arena.list_ids.size * 8
         + arena.mask_pairs.size * 4

@@ -86,6 +86,33 @@ def _code(bag, phase, members, flags, used, start):
 
 
 @jit(_int(arena_type, _int, _int, _int, _int, _int, _int), apart=True)
+def _new_situation(arena, bag, phase, members, flags, used, start):
+    made = arena.situation_count
+    arena.situation_bag = with_room(arena.situation_bag, made + 1)
+    arena.situation_phase = with_room(arena.situation_phase, made + 1)
+    arena.situation_members = with_room(arena.situation_members, made + 1)
+    arena.situation_flags = with_room(arena.situation_flags, made + 1)
+    arena.situation_used = with_room(arena.situation_used, made + 1)
+    arena.situation_from = with_room(arena.situation_from, made + 1)
+    arena.situation_then = with_room(arena.situation_then, made + 1)
+    arena.situation_bag[made] = bag
+    arena.situation_phase[made] = phase
+    arena.situation_members[made] = members
+    arena.situation_flags[made] = flags
+    arena.situation_used[made] = used
+    arena.situation_from[made] = start
+    arena.situation_then[made] = -1
+    arena.situation_count = made + 1
+    return made
+
+
+@jit(_bool(arena_type, _int))
+def _is_looked_up(arena, here):
+    """Whether a situation is found by its content; those inside of members that compare no items are not."""
+    return arena.situation_phase[here] <= BEFORE or arena.bag_distinct[arena.situation_bag[here]] != 0
+
+
+@jit(_int(arena_type, _int, _int, _int, _int, _int, _int), apart=True)
 def situation(arena, bag, phase, members, flags, used, start):
     """The state that stands for this situation of a bag."""
     size = np.uint64(arena.situation_table.size - 1)
@@ -102,25 +129,14 @@ def situation(arena, bag, phase, members, flags, used, start):
         ):
             return found + BAG
         slot = (slot + 1) & np.int64(size)
-    made = arena.situation_count
-    arena.situation_bag = with_room(arena.situation_bag, made + 1)
-    arena.situation_phase = with_room(arena.situation_phase, made + 1)
-    arena.situation_members = with_room(arena.situation_members, made + 1)
-    arena.situation_flags = with_room(arena.situation_flags, made + 1)
-    arena.situation_used = with_room(arena.situation_used, made + 1)
-    arena.situation_from = with_room(arena.situation_from, made + 1)
-    arena.situation_bag[made] = bag
-    arena.situation_phase[made] = phase
-    arena.situation_members[made] = members
-    arena.situation_flags[made] = flags
-    arena.situation_used[made] = used
-    arena.situation_from[made] = start
-    arena.situation_count = made + 1
+    made = _new_situation(arena, bag, phase, members, flags, used, start)
     arena.situation_table[slot] = made
     if 2 * (made + 1) > arena.situation_table.size:
         table = np.full(2 * arena.situation_table.size, -1, np.int32)
         size = np.uint64(table.size - 1)
         for k in range(made + 1):
+            if not _is_looked_up(arena, np.int64(k)):
+                continue
             slot = np.int64(
                 _code(
                     np.int64(arena.situation_bag[k]), np.int64(arena.situation_phase[k]),
@@ -329,12 +345,54 @@ def _choice(arena, key):
     return slot
 
 
+@jit(types.void(arena_type, _int), apart=True)
+def _make_insides(arena, here):
+    """Make the situations inside of each member that may begin in ``here``, one after another.
+
+    What follows behind the member is only found where it ends: most members that may begin do not.
+    """
+    bag = np.int64(arena.situation_bag[here])
+    first = np.int64(arena.bag_offsets[bag])
+    arena.situation_then[here] = arena.situation_count
+    for member in range(first, arena.bag_offsets[bag + 1]):
+        if _may_take(arena, here, np.int64(member)):
+            _new_situation(
+                arena, bag, np.int64(BEFORE + 1 + member - first), np.int64(arena.situation_members[here]),
+                np.int64(arena.situation_flags[here]), np.int64(-1), np.int64(0),
+            )  # fmt: skip
+    # One more, of no member, ends them.
+    _new_situation(arena, bag, np.int64(BEFORE + 1), np.int64(-1), np.int64(0), np.int64(-1), np.int64(0))
+
+
+@jit(types.void(arena_type, _int, _int), apart=True)
+def _add_insides(arena, here, stack):
+    """Add the members that may begin in situation ``here``, and append them to ``choice_*``."""
+    if arena.situation_then[here] < 0:
+        _make_insides(arena, here)
+    inside = np.int64(arena.situation_then[here])
+    first = np.int64(arena.bag_offsets[arena.situation_bag[here]])
+    while arena.situation_members[inside] >= 0:
+        start = np.int64(arena.member_start[first + arena.situation_phase[inside] - (BEFORE + 1)])
+        below = push(arena, inside + BAG, stack)
+        add(arena, start, below)
+        k = arena.choice_size
+        arena.choice_start = with_room(arena.choice_start, k + 1)
+        arena.choice_stack = with_room(arena.choice_stack, k + 1)
+        arena.choice_start[k] = start
+        arena.choice_stack[k] = below
+        arena.choice_size = k + 1
+        inside += 1
+
+
 @jit(types.void(arena_type, _int, _int, _bool), apart=True)
 def _add_members(arena, here, stack, remember):
     """Add the members that may begin in situation ``here``, and append them to ``choice_*`` if asked to."""
     bag = np.int64(arena.situation_bag[here])
     used = np.int64(arena.situation_used[here])
     is_last = _is_last(arena, here)
+    if not is_last and not arena.bag_distinct[bag]:
+        _add_insides(arena, here, stack)
+        return
     for member in range(arena.bag_offsets[bag], arena.bag_offsets[bag + 1]):
         if not _may_take(arena, here, np.int64(member)):
             continue
@@ -374,11 +432,17 @@ def expand_bag(arena, state, stack):
     used = np.int64(arena.situation_used[here])
     if phase == AFTER:
         flags = return_to(arena, stack) if _may_end(arena, here) else np.int64(0)
-        if _may_go_on(arena, here):
-            before = situation(
-                arena, bag, np.int64(BEFORE), np.int64(arena.situation_members[here]),
-                np.int64(arena.situation_flags[here]), used, np.int64(0),
-            )  # fmt: skip
+        # What follows is remembered: -1 not looked for yet, else 1 more than the situation, 0 for none.
+        if arena.situation_then[here] < 0:
+            following = np.int64(0)
+            if _may_go_on(arena, here):
+                following = 1 - BAG + situation(
+                    arena, bag, np.int64(BEFORE), np.int64(arena.situation_members[here]),
+                    np.int64(arena.situation_flags[here]), used, np.int64(0),
+                )  # fmt: skip
+            arena.situation_then[here] = following
+        if arena.situation_then[here] > 0:
+            before = np.int64(arena.situation_then[here]) - 1 + BAG
             add(arena, np.int64(arena.bag_separator[bag]), push(arena, before, stack))
             if arena.bag_skips[bag]:
                 add(arena, before, stack)
@@ -400,6 +464,12 @@ def expand_bag(arena, state, stack):
             add(arena, np.int64(arena.choice_start[k]), np.int64(arena.choice_stack[k]))
         return np.int64(0)
     inner = phase - (BEFORE + 1) + np.int64(arena.bag_offsets[bag])
+    if not arena.bag_distinct[bag]:
+        if arena.situation_then[here] < 0:
+            _flags_after(arena, np.int64(arena.situation_flags[here]), inner)
+            arena.situation_then[here] = _after(arena, here, np.int64(-1)) - BAG
+        add(arena, np.int64(arena.situation_then[here]) + BAG, stack)
+        return np.int64(0)
     if used >= 0:
         text = text_from(arena, arena.tape, np.int64(arena.situation_from[here]))
         if is_used(arena, used, text):

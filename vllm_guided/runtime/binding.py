@@ -22,7 +22,7 @@ from vllm_guided.grammar import ir
 from vllm_guided.runtime import arena as tables
 from vllm_guided.runtime import entry
 from vllm_guided.runtime.appending import append_rules
-from vllm_guided.runtime.slices import slices_of
+from vllm_guided.runtime.slices import levels_of, slices_of
 from vllm_guided.vocab.vocabulary import Vocabulary
 
 #: Virtual states (counters' counts) that fit behind ``VIRTUAL`` in an int32.
@@ -195,11 +195,12 @@ class Runtime:
 def _slices(vocabulary: Vocabulary, words: int) -> tuple[npt.NDArray[Any], ...]:
     """What ``slices.py`` knows of a vocabulary; every runtime of it shares that."""
     trie = vocabulary.trie
-    return tuple(
-        slices_of(
+    return (
+        *slices_of(
             trie.node_byte, trie.node_depth, trie.node_next, trie.node_token_start, trie.node_tokens,
             vocabulary.token_offsets, vocabulary.token_data, words,
-        )
+        ),
+        *levels_of(trie.node_byte, trie.node_next, trie.node_token_start, trie.node_tokens),
     )  # fmt: skip
 
 

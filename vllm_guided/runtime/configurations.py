@@ -18,6 +18,7 @@ from numba import types
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import (
     BAG,
+    COUNTED,
     DEAD,
     ESCAPE,
     FINAL,
@@ -115,7 +116,7 @@ def intern(arena, flags):
             count += 1
     if count == 0 and flags == 0:
         return DEAD
-    flags |= mode
+    flags |= mode & ~COUNTED
     tape = arena.tape if mode & RECORDING else np.int64(EMPTY)
     sort_keys(keys, count)
     code = np.int64(hashed(keys, count, flags | tape << 8) & np.uint64(0x7FFFFFFF))

@@ -312,6 +312,21 @@ def _try_items(arena, config, state, quoting, cut, count):
     return cut, count
 
 
+@jit(_bool(arena_type, _int, _ints), apart=True)
+def may_be_cut(arena, config, row):
+    """Whether ``find_cut`` has anything to do for a mask laid out in ``row``; if not, that is noted."""
+    look_at_bags(arena)
+    if arena.odd_bags > 0 or arena.config_flags[config] & TRUE:
+        return True
+    for k in range(arena.pair_count):
+        token = arena.pair_tokens[k]
+        if arena.pair_tried[k] and (row[token >> 5] >> np.int32(token & 31)) & 1 != 0:
+            return True
+    arena.config_cut[config] = 0
+    arena.config_cut_count[config] = 0
+    return False
+
+
 @jit(types.void(arena_type, _int, _bool), apart=True)
 def find_cut(arena, config, everything):
     """Find the tokens to take out of ``config``'s mask: ``config_cut_count`` ids from ``config_cut`` on.

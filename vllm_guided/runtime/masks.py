@@ -14,11 +14,11 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import BOTTOM, arena_type
+from vllm_guided.runtime.arena import BOTTOM, CALLS, COUNTED, MANY, arena_type
 from vllm_guided.runtime.memory import clear, copy_into, rehashed, with_room
 from vllm_guided.runtime.rests import run_rests
 from vllm_guided.runtime.stacks import hashed, sort_keys
-from vllm_guided.runtime.tier1 import covered, new_row, rebased, tier1
+from vllm_guided.runtime.tier1 import covered, is_free, new_row, rebased, record_of, tier1
 
 _int = types.int64
 _ints = types.int32[::1]
@@ -204,6 +204,36 @@ def _make(arena, pairs, count):
     return number
 
 
+@jit(_int(arena_type, _int, _int))
+def _pair(arena, record, stack):
+    """The key of a record on what lies below; of one that does not depend on that, all stacks share it."""
+    depends = arena.tier1_rests[record] >= 0 or arena.tier1_shared[record] >= 0
+    return record << 32 | (stack if depends else np.int64(BOTTOM))
+
+
+@jit(_int(arena_type, _int, _int, _int, _int, types.boolean), apart=True)
+def _split(arena, low, past, most, config, takes_calls):
+    """Write the pairs of the items ``low`` to ``past`` of ``config`` to ``mask_work``; how many."""
+    split = np.empty((most, 2), np.int64)
+    count = np.int64(0)
+    found = np.int64(0)
+    known = covered(arena, config) if takes_calls else np.zeros(past - low, np.uint8)
+    for k in range(low, past):
+        if known[k - low]:
+            continue
+        state = np.int64(arena.item_state[k])
+        stack = np.int64(arena.item_stack[k])
+        if arena.stack_mode[stack] & COUNTED == 0 and not is_free(arena, state):
+            arena.mask_work[count] = _pair(arena, record_of(arena, state), stack)
+            count += 1
+            continue
+        found = rebased(arena, state, stack, split, np.int64(0))
+        for j in range(found):
+            arena.mask_work[count] = _pair(arena, tier1(arena, split[j, 0]), split[j, 1])
+            count += 1
+    return count
+
+
 @jit(_int(arena_type, _int), apart=True)
 def mask_of(arena, config):
     """The mask of a configuration that compares no distinct items, made on first need."""
@@ -211,27 +241,26 @@ def mask_of(arena, config):
     if number >= 0:
         return number
     low = np.int64(arena.config_offsets[config])
-    count = np.int64(arena.config_offsets[config + 1]) - low
+    past = np.int64(arena.config_offsets[config + 1])
     most = np.int64(0)
-    for k in range(low, low + count):
+    is_plain = True
+    takes_calls = False
+    for k in range(low, past):
         stack = np.int64(arena.item_stack[k])
         most += np.int64(arena.stack_offsets[stack + 1] - arena.stack_offsets[stack]) + 1
-    split = np.empty((most, 2), np.int64)
-    found_pairs = np.int64(0)
-    known = covered(arena, config)
-    for k in range(low, low + count):
-        if not known[k - low]:
-            found_pairs = rebased(
-                arena, np.int64(arena.item_state[k]), np.int64(arena.item_stack[k]), split, found_pairs
-            )
-    count = found_pairs
-    pairs = np.empty(count, np.int64)
-    for k in range(count):
-        record = tier1(arena, split[k, 0])
-        # Where nothing of the mask depends on the stack, all stacks share it.
-        depends = arena.tier1_rests[record] >= 0 or arena.tier1_shared[record] >= 0
-        below = split[k, 1] if depends else np.int64(BOTTOM)
-        pairs[k] = record << 32 | below
+        kind = arena.state_kind[arena.item_state[k]]
+        is_plain &= arena.stack_mode[stack] & COUNTED == 0 and kind & MANY == 0
+        takes_calls |= kind & MANY != 0 and kind & CALLS != 0
+    arena.mask_work = with_room(arena.mask_work, most)
+    count = np.int64(0)
+    if is_plain:
+        for k in range(low, past):
+            record = record_of(arena, np.int64(arena.item_state[k]))
+            arena.mask_work[count] = _pair(arena, record, np.int64(arena.item_stack[k]))
+            count += 1
+    else:
+        count = _split(arena, low, past, most, config, takes_calls)
+    pairs = arena.mask_work
     sort_keys(pairs, count)
     unique = 0
     for k in range(count):

@@ -16,7 +16,7 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import VIRTUAL, arena_type
+from vllm_guided.runtime.arena import CALLS, LEAVES, MANY, SIMPLE, VIRTUAL, arena_type
 from vllm_guided.runtime.memory import with_room
 from vllm_guided.runtime.stacks import mixed
 
@@ -27,6 +27,8 @@ _codes = types.uint64[::1]
 
 #: Cycles of more states are not looked up: their refinement would take longer than it may save.
 CYCLE_LIMIT = 64
+#: MANY: a state takes at least so many bytes.
+MANY_BYTES = 64
 
 
 @jit(types.Tuple((_ints, _ints))(_ints, _ints, _ints, _ints, _ints, _ints, _ints))
@@ -210,6 +212,20 @@ def _only_calls(state, edge_offsets, call_offsets, call_start, call_return, tok_
     )
 
 
+@jit(_int(arena_type, _int))
+def kind_of(arena, state):
+    """What moves ``state`` has (SIMPLE, LEAVES, MANY, CALLS)."""
+    taken = np.int64(0)
+    for k in range(arena.edge_offsets[state], arena.edge_offsets[state + 1]):
+        taken += np.int64(arena.edge_high[k]) - np.int64(arena.edge_low[k]) + 1
+    kind = np.int64(MANY if taken >= MANY_BYTES else 0)
+    if arena.call_offsets[state + 1] > arena.call_offsets[state]:
+        return kind | CALLS
+    if arena.tok_offsets[state + 1] > arena.tok_offsets[state]:
+        return kind
+    return kind | (LEAVES if arena.accepting[state] else SIMPLE)
+
+
 @jit(types.void(
     arena_type, _int, _ints, _bytes, _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _ints, _bytes, _ints,
 ))  # fmt: skip
@@ -243,6 +259,8 @@ def _append(
     arena.tok_offsets[number + 1] = toks
     arena.accepting[number] = accepting[state]
     arena.state_map[number] = -1
+    arena.state_tier1[number] = -1
+    arena.state_kind[number] = kind_of(arena, number)
     arena.edge_count = edges
     arena.call_count = calls
     arena.tok_count = toks
@@ -280,6 +298,8 @@ def append_states(
     arena.tok_offsets = with_room(arena.tok_offsets, states + 1)
     arena.accepting = with_room(arena.accepting, states)
     arena.state_map = with_room(arena.state_map, states)
+    arena.state_kind = with_room(arena.state_kind, states)
+    arena.state_tier1 = with_room(arena.state_tier1, states)
     arena.edge_low = with_room(arena.edge_low, arena.edge_count + edge_low.size)
     arena.edge_high = with_room(arena.edge_high, arena.edge_count + edge_low.size)
     arena.edge_target = with_room(arena.edge_target, arena.edge_count + edge_low.size)

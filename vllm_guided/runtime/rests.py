@@ -2,9 +2,9 @@
 
 In: the trie nodes behind which a frame may be left (``escapes``). Out: a number, the *rests*: a trie of what
 follows behind these nodes, for the tokens that are not allowed whatever the stack. Its nodes lie in
-``suffix_*`` in preorder, the first ones at depth 0; ``rests_escapes`` keeps the nodes that it is made of.
-Nodes with very many tokens behind them, as a blank, are not copied but walked where they are
-(``rests_large``): most of what follows is refused at its first byte.
+``suffix_*`` level by level; ``rests_escapes`` keeps the nodes that it is made of. Nodes with very many tokens
+behind them, as a blank, are not copied but followed where they are (``rests_large``): most of what follows is
+refused at its first byte.
 """
 
 # Compiled functions have numba signatures instead of annotations.
@@ -16,10 +16,9 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import BOTTOM, DEAD, UNKNOWN, arena_type
-from vllm_guided.runtime.collecting import begin, return_to
-from vllm_guided.runtime.configurations import close, plain, step
+from vllm_guided.runtime.arena import BOTTOM, DEAD, SEEN, UNKNOWN, arena_type
 from vllm_guided.runtime.memory import copy_into, with_room
+from vllm_guided.runtime.spreading import after_return, enter, enter_pair, spread
 from vllm_guided.runtime.stacks import mixed
 
 _int = types.int64
@@ -107,56 +106,129 @@ def _gather(
     return True
 
 
-@jit(_int(
-    _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _bytes, _ints, _ints, _ints, _ints, _ints, _int, _int,
+@jit(types.UniTuple(_int, 2)(_ints, _ints, _ints))
+def _count_below(escapes, suffix_kids, suffix_ids):
+    """How many nodes and tokens there are below nodes of the tries of rests."""
+    nodes = np.int64(0)
+    listed = np.int64(0)
+    for e in range(escapes.size):
+        # The nodes of one level below a node stand side by side.
+        low = np.int64(suffix_kids[escapes[e]])
+        past = np.int64(suffix_kids[escapes[e] + 1])
+        while low < past:
+            nodes += past - low
+            listed += np.int64(suffix_ids[past] - suffix_ids[low])
+            low, past = np.int64(suffix_kids[low]), np.int64(suffix_kids[past])
+    return nodes, listed
+
+
+@jit(types.void(
+    _ints, _bytes, _ints, _ints, _ints, _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _counts,
 ))  # fmt: skip
-def _flatten(
-    byte_of, child, sibling, first_id, of_root, list_token, list_next, suffix_byte, suffix_depth,
-    suffix_next, suffix_ids, suffix_id_count, ids, start, used,
+def _gather_suffixes(
+    escapes, suffix_byte, suffix_kids, suffix_ids, ids, byte_of, child, sibling, first_id, of_root,
+    list_token, list_next, counts,
 ):  # fmt: skip
-    """Lay the linked trie out in preorder from ``start`` on, its tokens in ``ids[used:]``; the new used."""
-    out = start
-    # Negative entries close a subtree. A node stands in the list once itself and once to be closed.
-    pending = np.empty(2 * child.size + 2, np.int64)
-    for byte in range(256):
-        if of_root[byte] < 0:
-            continue
-        pending[0] = np.int64(of_root[byte]) << 32
+    """``_gather`` for nodes of the tries of rests; there must be room.
+
+    Args:
+        counts: [nodes, listed tokens].
+    """
+    nodes = counts[0]
+    listed = counts[1]
+    origins = np.empty(child.size + 1, np.int64)
+    made = np.empty(child.size + 1, np.int64)
+    for e in range(escapes.size):
+        origins[0] = escapes[e]
+        made[0] = 0
         top = 1
         while top > 0:
             top -= 1
-            entry = pending[top]
-            if entry < 0:
-                suffix_next[-entry - 1] = out - start
-                continue
-            node = entry >> 32
-            depth = entry & 0xFFFFFFFF
-            suffix_byte[out] = byte_of[node]
-            suffix_depth[out] = depth
-            suffix_ids[out] = used
-            k = first_id[node]
-            while k >= 0:
-                ids[used] = list_token[k]
-                used += 1
-                k = list_next[k]
-            suffix_id_count[out] = used - suffix_ids[out]
-            pending[top] = -out - 1
-            top += 1
-            out += 1
-            below = child[node]
-            while below >= 0:
-                pending[top] = np.int64(below) << 32 | (depth + 1)
+            origin = origins[top]
+            parent = made[top]
+            for kid in range(suffix_kids[origin], suffix_kids[origin + 1]):
+                byte = suffix_byte[kid]
+                found = of_root[byte] if parent == 0 else child[parent]
+                while parent != 0 and found >= 0 and byte_of[found] != byte:
+                    found = sibling[found]
+                if found < 0:
+                    found = np.int32(nodes)
+                    nodes += 1
+                    byte_of[found] = byte
+                    child[found] = -1
+                    first_id[found] = -1
+                    if parent == 0:
+                        of_root[byte] = found
+                    else:
+                        sibling[found] = child[parent]
+                        child[parent] = found
+                for k in range(suffix_ids[kid], suffix_ids[kid + 1]):
+                    list_token[listed] = ids[k]
+                    list_next[listed] = first_id[found]
+                    first_id[found] = listed
+                    listed += 1
+                origins[top] = kid
+                made[top] = found
                 top += 1
-                below = sibling[below]
+    counts[0] = nodes
+    counts[1] = listed
+
+
+@jit(_int(
+    _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _bytes, _ints, _ints, _ints, _int, _int,
+))  # fmt: skip
+def _flatten(
+    byte_of, child, sibling, first_id, of_root, list_token, list_next, suffix_byte, suffix_kids, suffix_ids,
+    ids, start, used,
+):  # fmt: skip
+    """Lay the linked trie out level by level, its root at ``start``, its tokens in ``ids[used:]``.
+
+    Children stand side by side, by their bytes; one more entry ends the last node. Returns the new used.
+    """
+    queue = np.empty(child.size + 1, np.int32)
+    queue[0] = 0
+    count = 1
+    suffix_ids[start] = used
+    suffix_kids[start] = start + 1
+    for byte in range(256):
+        if of_root[byte] >= 0:
+            queue[count] = of_root[byte]
+            count += 1
+    head = 1
+    while head < count:
+        node = queue[head]
+        out = start + head
+        suffix_byte[out] = byte_of[node]
+        suffix_ids[out] = used
+        k = first_id[node]
+        while k >= 0:
+            ids[used] = list_token[k]
+            used += 1
+            k = list_next[k]
+        suffix_kids[out] = start + count
+        first = count
+        below = child[node]
+        while below >= 0:
+            place = count
+            while place > first and byte_of[queue[place - 1]] > byte_of[below]:
+                queue[place] = queue[place - 1]
+                place -= 1
+            queue[place] = below
+            count += 1
+            below = sibling[below]
+        head += 1
+    suffix_ids[start + count] = used
+    suffix_kids[start + count] = start + count
     return used
 
 
-@jit(_int(arena_type, _ints, _int, _ints, _int), apart=True)
-def make_rests(arena, escapes, escape_count, row, place):
+@jit(_int(arena_type, _ints, _int, _ints, _int, _ints), apart=True)
+def make_rests(arena, escapes, escape_count, row, place, suffixes):
     """Gather what is left of tokens behind each of ``escapes`` that are not in a row; the number.
 
     Args:
         escapes: trie nodes, ascending. row, place: an array of words, and where the row begins in it.
+        suffixes: nodes of the tries of other rests, behind which everything is gathered, too.
     """
     large = np.int64(arena.rests_large_offsets[arena.rests_count])
     few = np.empty(escape_count, np.int32)
@@ -191,155 +263,43 @@ def make_rests(arena, escapes, escape_count, row, place):
         first_id = with_room(first_id, capacity)
         list_token = with_room(list_token, capacity)
         list_next = with_room(list_next, capacity)
+    if suffixes.size > 0:
+        nodes, listed = _count_below(suffixes, arena.suffix_kids, arena.suffix_ids)
+        byte_of = with_room(byte_of, counts[0] + nodes)
+        child = with_room(child, counts[0] + nodes)
+        sibling = with_room(sibling, counts[0] + nodes)
+        first_id = with_room(first_id, counts[0] + nodes)
+        list_token = with_room(list_token, counts[1] + listed)
+        list_next = with_room(list_next, counts[1] + listed)
+        _gather_suffixes(
+            suffixes, arena.suffix_byte, arena.suffix_kids, arena.suffix_ids, arena.ids, byte_of, child,
+            sibling, first_id, of_root, list_token, list_next, counts,
+        )  # fmt: skip
     start = arena.suffix_count
-    past = start + counts[0] - 1
+    past = start + counts[0] + 1
     arena.suffix_byte = with_room(arena.suffix_byte, past)
-    arena.suffix_depth = with_room(arena.suffix_depth, past)
-    arena.suffix_next = with_room(arena.suffix_next, past)
+    arena.suffix_kids = with_room(arena.suffix_kids, past)
     arena.suffix_ids = with_room(arena.suffix_ids, past)
-    arena.suffix_id_count = with_room(arena.suffix_id_count, past)
     arena.ids = with_room(arena.ids, arena.id_count + counts[1])
     arena.id_count = _flatten(
         byte_of, child, sibling, first_id, of_root, list_token, list_next, arena.suffix_byte,
-        arena.suffix_depth, arena.suffix_next, arena.suffix_ids, arena.suffix_id_count, arena.ids, start,
-        arena.id_count,
+        arena.suffix_kids, arena.suffix_ids, arena.ids, start, arena.id_count,
     )  # fmt: skip
     arena.suffix_count = past
     number = arena.rests_count
     used = np.int64(arena.rests_escape_offsets[number])
-    arena.rests_offsets = with_room(arena.rests_offsets, number + 2)
+    arena.rests_root = with_room(arena.rests_root, number + 1)
     arena.rests_escape_offsets = with_room(arena.rests_escape_offsets, number + 2)
     arena.rests_escapes = with_room(arena.rests_escapes, used + escape_count)
     copy_into(arena.rests_escapes, used, escapes, 0, escape_count)
-    arena.rests_offsets[number + 1] = past
+    arena.rests_root[number] = start
+    arena.rests_seen = with_room(arena.rests_seen, number + 1)
+    arena.rests_seen[number] = 0
     arena.rests_escape_offsets[number + 1] = used + escape_count
     arena.rests_large_offsets = with_room(arena.rests_large_offsets, number + 2)
     arena.rests_large_offsets[number + 1] = large
     arena.rests_count = number + 1
     return number
-
-
-@jit(types.UniTuple(_int, 2)(
-    _int, _int, _int, _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _bytes, _ints, _ints, _ints,
-))  # fmt: skip
-def _run_known(
-    node, past, used, suffix_byte, suffix_depth, suffix_next, suffix_ids, suffix_id_count, ids, moves,
-    classes, config_row, config_map, path,
-):  # fmt: skip
-    """Run suffix nodes through known transitions, allowed ids to ``ids[used:]``.
-
-    Returns the node where a transition or room for ids is missing (or ``past``) and the new ``used``.
-    """
-    start = np.int64(path[0])
-    while node < past:
-        depth = suffix_depth[node]
-        origin = path[depth + 1]
-        row = np.int64(config_row[origin])
-        if row < 0:
-            break
-        target = moves[row + classes[256 * np.int64(config_map[origin]) + suffix_byte[node]]]
-        if target < 0:
-            break
-        if target == DEAD:
-            node = start + suffix_next[node]
-            continue
-        count = np.int64(suffix_id_count[node])
-        if used + count > ids.size:
-            break
-        path[depth + 2] = target
-        first = np.int64(suffix_ids[node])
-        for k in range(count):
-            ids[used + k] = ids[first + k]
-        used += count
-        node += 1
-    return node, used
-
-
-@jit(types.UniTuple(_int, 2)(
-    _int, _int, _int, _int, _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _bytes, _ints, _ints, _ints,
-))  # fmt: skip
-def _run_known_below(
-    node, past, base, used, trie_byte, trie_depth, trie_next, token_start, tokens, ids, moves, classes,
-    config_row, config_map, path,
-):  # fmt: skip
-    """``_run_known`` on the nodes of the token trie itself below one at depth ``base``."""
-    while node < past:
-        depth = trie_depth[node] - base
-        origin = path[depth]
-        row = np.int64(config_row[origin])
-        if row < 0:
-            break
-        target = moves[row + classes[256 * np.int64(config_map[origin]) + trie_byte[node]]]
-        if target < 0:
-            break
-        if target == DEAD:
-            node = np.int64(trie_next[node])
-            continue
-        first = np.int64(token_start[node])
-        count = np.int64(token_start[node + 1]) - first
-        if used + count > ids.size:
-            break
-        path[depth + 1] = target
-        for k in range(count):
-            ids[used + k] = tokens[first + k]
-        used += count
-        node += 1
-    return node, used
-
-
-@jit(types.void(arena_type, _int, _int), apart=True)
-def _run_below(arena, origin, config):
-    """Append to ``ids`` the tokens below a trie node whose rest ``config`` allows."""
-    path = arena.path
-    path[1] = config
-    base = np.int64(arena.trie_depth[origin])
-    node = origin + 1
-    past = np.int64(arena.trie_next[origin])
-    while True:
-        node, used = _run_known_below(
-            node, past, base, arena.id_count, arena.trie_byte, arena.trie_depth, arena.trie_next,
-            arena.trie_token_start, arena.trie_tokens, arena.ids, arena.next, arena.map_class,
-            arena.config_row, arena.config_map, path,
-        )  # fmt: skip
-        arena.id_count = used
-        if node >= past:
-            return
-        count = np.int64(arena.trie_token_start[node + 1] - arena.trie_token_start[node])
-        arena.ids = with_room(arena.ids, used + count)
-        step(arena, np.int64(path[arena.trie_depth[node] - base]), np.int64(arena.trie_byte[node]))
-
-
-@jit(types.void(arena_type, _int, _int), apart=True)
-def _run(arena, rests, stack):
-    """Append to ``ids`` the tokens of ``rests`` whose rest the real ``stack`` allows."""
-    first = np.int64(arena.rests_offsets[rests])
-    past = np.int64(arena.rests_offsets[rests + 1])
-    if stack in (BOTTOM, UNKNOWN):
-        return
-    begin(arena)
-    return_to(arena, stack)
-    arena.tape = np.int64(0)
-    config = plain(arena, close(arena, np.int64(0)))
-    if config == DEAD:
-        return
-    for k in range(arena.rests_large_offsets[rests], arena.rests_large_offsets[rests + 1]):
-        _run_below(arena, np.int64(arena.rests_large[k]), config)
-    # path[0] holds where the trie begins, path[1] the configuration at its root, and so on.
-    path = arena.path
-    path[0] = first
-    path[1] = config
-    node = first
-    while True:
-        node, used = _run_known(
-            node, past, arena.id_count, arena.suffix_byte, arena.suffix_depth, arena.suffix_next,
-            arena.suffix_ids, arena.suffix_id_count, arena.ids, arena.next, arena.map_class,
-            arena.config_row, arena.config_map, path,
-        )  # fmt: skip
-        arena.id_count = used
-        if node >= past:
-            return
-        arena.ids = with_room(arena.ids, used + np.int64(arena.suffix_id_count[node]))
-        step(arena, np.int64(path[arena.suffix_depth[node] + 1]), np.int64(arena.suffix_byte[node]))
 
 
 @jit(types.void(arena_type), apart=True)
@@ -363,12 +323,105 @@ def _rehash_runs(arena):
     arena.run_id_count = counts
 
 
+@jit(types.void(arena_type, _int, _int))
+def follow(arena, rests, config):
+    """Append to ``ids`` the tokens of ``rests`` whose rest ``config`` allows."""
+    arena.escape_count = np.int64(0)
+    arena.closings = np.int64(0)
+    for k in range(arena.rests_large_offsets[rests], arena.rests_large_offsets[rests + 1]):
+        enter(arena, np.int64(arena.level_place[arena.rests_large[k]]), config)
+    spread(arena, False)
+    enter(arena, np.int64(arena.rests_root[rests]), config)
+    spread(arena, True)
+
+
+@jit(types.void(arena_type), apart=True)
+def _rehash_parts(arena):
+    keys = np.full(2 * arena.part_key.size, -1, np.int64)
+    ids = np.empty(keys.size, np.int32)
+    counts = np.empty(keys.size, np.int32)
+    rests = np.empty(keys.size, np.int32)
+    size = np.uint64(keys.size - 1)
+    for k in range(arena.part_key.size):
+        key = arena.part_key[k]
+        if key < 0:
+            continue
+        slot = np.int64(mixed(key, np.int64(0)) & size)
+        while keys[slot] >= 0:
+            slot = (slot + 1) & np.int64(size)
+        keys[slot] = key
+        ids[slot] = arena.part_ids[k]
+        counts[slot] = arena.part_id_count[k]
+        rests[slot] = arena.part_rests[k]
+    arena.part_key = keys
+    arena.part_ids = ids
+    arena.part_id_count = counts
+    arena.part_rests = rests
+
+
+@jit(_int(arena_type, _int, _int), apart=True)
+def _part(arena, rests, state):
+    """What ``rests`` come to in ``state`` whatever the stack below: the place in ``part_*``.
+
+    That is the tokens allowed, and rests of what goes on behind its frame (-1 if nothing does).
+    """
+    if 2 * (arena.part_count + 1) > arena.part_key.size:
+        _rehash_parts(arena)
+    key = rests << 32 | state
+    size = np.uint64(arena.part_key.size - 1)
+    slot = np.int64(mixed(key, np.int64(0)) & size)
+    while arena.part_key[slot] >= 0:
+        if arena.part_key[slot] == key:
+            return slot
+        slot = (slot + 1) & np.int64(size)
+    first = np.int64(arena.id_count)
+    arena.escape_count = np.int64(0)
+    arena.closings = np.int64(0)
+    for k in range(arena.rests_large_offsets[rests], arena.rests_large_offsets[rests + 1]):
+        enter_pair(arena, np.int64(arena.level_place[arena.rests_large[k]]), state, np.int64(UNKNOWN))
+    spread(arena, False)
+    escapes = arena.escapes[: arena.escape_count].copy()
+    for k in range(escapes.size):
+        escapes[k] = arena.level_node[escapes[k]]
+    arena.escape_count = np.int64(0)
+    enter_pair(arena, np.int64(arena.rests_root[rests]), state, np.int64(UNKNOWN))
+    spread(arena, True)
+    suffixes = arena.escapes[: arena.escape_count].copy()
+    arena.part_key[slot] = key
+    arena.part_ids[slot] = first
+    arena.part_id_count[slot] = arena.id_count - first
+    arena.part_rests[slot] = -1
+    arena.part_count += 1
+    if escapes.size + suffixes.size > 0:
+        escapes.sort()
+        arena.part_rests[slot] = make_rests(
+            arena, escapes, np.int64(escapes.size), arena.scratch_row, np.int64(0), suffixes
+        )
+    return slot
+
+
+@jit(types.boolean(arena_type, _int))
+def _all_seen(arena, config):
+    """Whether rests were run on each state of ``config`` before; they are taken to be from now on."""
+    seen = True
+    kinds = arena.state_kind
+    for item in range(arena.config_offsets[config], arena.config_offsets[config + 1]):
+        state = arena.item_state[item]
+        seen &= kinds[state] & SEEN != 0
+        kinds[state] |= SEEN
+    return seen
+
+
 @jit(types.UniTuple(_int, 2)(arena_type, _int, _int), apart=True)
 def run_rests(arena, rests, stack):
     """The tokens of ``rests`` whose rest ``stack`` allows: where they begin in ``ids``, and how many.
 
-    Found once for each pair: the many states of one frame mostly have the same rests.
+    Found once for each pair: the many states of one frame mostly have the same rests. What is behind the
+    frame is mostly a state that rests were run on before, on other stacks: a separator, a closing bracket.
+    Then what is known of it whatever its stack is taken, and only what goes on behind it is run on the stack.
     """
+    if stack in (BOTTOM, UNKNOWN):
+        return np.int64(0), np.int64(0)
     if 2 * (arena.run_count + 1) > arena.run_key.size:
         _rehash_runs(arena)
     key = rests << 32 | stack
@@ -378,8 +431,43 @@ def run_rests(arena, rests, stack):
         if arena.run_key[slot] == key:
             return np.int64(arena.run_ids[slot]), np.int64(arena.run_id_count[slot])
         slot = (slot + 1) & np.int64(size)
-    first = arena.id_count
-    _run(arena, rests, stack)
+    config = after_return(arena, stack)
+    first = np.int64(arena.id_count)
+    again = arena.rests_seen[rests] != 0
+    arena.rests_seen[rests] = 1
+    if config != DEAD and _all_seen(arena, config) and again:
+        low = np.int64(arena.config_offsets[config])
+        count = np.int64(arena.config_offsets[config + 1]) - low
+        lists = np.empty((2 * count, 2), np.int64)
+        for k in range(count):
+            part = _part(arena, rests, np.int64(arena.item_state[low + k]))
+            lists[2 * k, 0] = arena.part_ids[part]
+            lists[2 * k, 1] = arena.part_id_count[part]
+            behind = np.int64(arena.part_rests[part])
+            lists[2 * k + 1, 1] = 0
+            if behind >= 0:
+                lists[2 * k + 1, 0], lists[2 * k + 1, 1] = run_rests(
+                    arena, behind, np.int64(arena.item_stack[low + k])
+                )
+        total = np.int64(0)
+        for k in range(2 * count):
+            total += lists[k, 1]
+        first = np.int64(arena.id_count)
+        arena.ids = with_room(arena.ids, first + total)
+        ids = arena.ids
+        used = first
+        for k in range(2 * count):
+            for j in range(lists[k, 0], lists[k, 0] + lists[k, 1]):
+                ids[used] = ids[j]
+                used += 1
+        arena.id_count = used
+        # Others were entered meanwhile.
+        size = np.uint64(arena.run_key.size - 1)
+        slot = np.int64(mixed(key, np.int64(0)) & size)
+        while arena.run_key[slot] >= 0:
+            slot = (slot + 1) & np.int64(size)
+    elif config != DEAD:
+        follow(arena, rests, config)
     arena.run_key[slot] = key
     arena.run_ids[slot] = first
     arena.run_id_count[slot] = arena.id_count - first

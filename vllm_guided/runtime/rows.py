@@ -11,7 +11,7 @@ from numba import types
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import FINAL, TERMINATED, arena_type
 from vllm_guided.runtime.configurations import plain
-from vllm_guided.runtime.corrections import find_cut
+from vllm_guided.runtime.corrections import find_cut, may_be_cut
 from vllm_guided.runtime.masks import any_bit, lay_out, mask_of
 from vllm_guided.runtime.memory import clear
 
@@ -39,11 +39,11 @@ def fill_row(arena, config, bitmask, place):
     lay_out(arena, number, row)
     cut = np.int64(0)
     if arena.distinct_count > 0:
-        if arena.config_cut_count[config] < 0:
+        if arena.config_cut_count[config] < 0 and may_be_cut(arena, config, row):
             find_cut(arena, config, False)
         ids = arena.ids
         first = np.int64(arena.config_cut[config])
-        cut = np.int64(arena.config_cut_count[config])
+        cut = max(np.int64(arena.config_cut_count[config]), np.int64(0))
         for k in range(first, first + cut):
             row[ids[k] >> 5] &= ~(np.int32(1) << np.int32(ids[k] & 31))
     if arena.config_flags[config] & FINAL:

@@ -123,6 +123,43 @@ def slices_of(trie_byte, trie_depth, trie_next, token_start, tokens, token_offse
     return below, height, weight, rows
 
 
+@jit(types.Tuple((_ints, _bytes, _ints, _ints, _ints, _ints))(_bytes, _ints, _ints, _ints))
+def levels_of(trie_byte, trie_next, token_start, tokens):
+    """The trie level by level: each node's children side by side.
+
+    Returns, for n nodes: int32[n + 1], where the children of each begin (its own number is its place in this
+    order); uint8[n] its byte; int32[n + 1] where its tokens begin in the int32 array behind; int32[n] its
+    number in preorder, and int32[n] the place of each node in preorder.
+    """
+    count = trie_byte.size
+    kids = np.empty(count + 1, np.int32)
+    kid_byte = np.empty(count, np.uint8)
+    starts = np.empty(count + 1, np.int32)
+    ids = np.empty(tokens.size, np.int32)
+    node_of = np.empty(count, np.int32)
+    place_of = np.empty(count, np.int32)
+    node_of[0] = 0
+    found = 1
+    used = 0
+    for place in range(count):
+        node = node_of[place]
+        place_of[node] = place
+        kid_byte[place] = trie_byte[node]
+        kids[place] = found
+        child = node + 1
+        while child < trie_next[node]:
+            node_of[found] = child
+            found += 1
+            child = trie_next[child]
+        starts[place] = used
+        for k in range(token_start[node], token_start[node + 1]):
+            ids[used] = tokens[k]
+            used += 1
+    kids[count] = found
+    starts[count] = used
+    return kids, kid_byte, starts, ids, node_of, place_of
+
+
 @jit(types.void(arena_type, types.uint64, types.uint64, types.boolean), apart=True)
 def _make_pure(arena, low, high, characters):
     """Write the tokens made of a class of bytes alone to ``scratch_row``."""

@@ -21,6 +21,7 @@ from vllm_guided.runtime.arena import (
     BAG,
     BEFORE,
     BOTTOM,
+    COUNTED,
     ESCAPE,
     FINAL,
     PLAIN,
@@ -28,6 +29,7 @@ from vllm_guided.runtime.arena import (
     TRUE,
     UNION_DEPTH,
     UNKNOWN,
+    VIRTUAL,
     arena_type,
 )
 from vllm_guided.runtime.memory import rehashed, with_room
@@ -123,11 +125,15 @@ def intern_stack(arena, keys, count, flags):
         below = keys[k] & 0xFFFFFFFF
         arena.stack_state[used + k] = state
         arena.stack_below[used + k] = below
-        mode |= np.int64(arena.stack_mode[below])
+        mode |= np.int64(arena.stack_mode[below]) & ~COUNTED
         if state >= BAG:
             mode |= mode_of(arena, state)
+        elif state >= VIRTUAL:
+            mode |= COUNTED
     arena.stack_mode[made] = mode
     arena.stack_plain[made] = -1
+    arena.stack_after = with_room(arena.stack_after, made + 1)
+    arena.stack_after[made] = -1
     arena.stack_code = with_room(arena.stack_code, made + 1)
     arena.stack_code[made] = code
     arena.stack_offsets[made + 1] = used + count

@@ -22,22 +22,29 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import BAG, BOTTOM, DEAD, UNKNOWN, VIRTUAL, arena_type
+from vllm_guided.runtime.arena import BAG, BOTTOM, CALLS, DEAD, MANY, UNKNOWN, VIRTUAL, arena_type
 from vllm_guided.runtime.collecting import add, begin
 from vllm_guided.runtime.configurations import closure, intern
 from vllm_guided.runtime.memory import clear, copy_into, with_room
 from vllm_guided.runtime.rests import make_rests
+from vllm_guided.runtime.spreading import enter, spread
 from vllm_guided.runtime.stacks import intern_stack, push
 from vllm_guided.runtime.twins import ENDLESS, find_twin, representative
-from vllm_guided.runtime.walks import SPARSE_LIMIT, dominant, walk, walk_chain, walk_differences
+from vllm_guided.runtime.walks import (
+    SHARE,
+    SPARSE_LIMIT,
+    dominant,
+    walk,
+    walk_chain,
+    walk_differences,
+    walk_loop,
+)
 
 _int = types.int64
 _ints = types.int32[::1]
 
 #: This many counters directly above a state are taken into its mask's key.
 COUNTERS_TAKEN = 4
-#: A state that takes at least so many bytes itself takes along what it calls for the others.
-MANY_BYTES = 64
 #: A configuration whose counts are so many bytes from their limits is compared with one that does not count.
 SLACK = 16
 #: A reference's record may itself need one, and so on; so many are followed.
@@ -45,24 +52,15 @@ CHAIN = 4
 
 
 @jit(types.boolean(arena_type, _int))
-def _takes_many(arena, state):
-    """Whether ``state`` has edges for many bytes."""
-    taken = np.int64(0)
-    for k in range(arena.edge_offsets[state], arena.edge_offsets[state + 1]):
-        taken += np.int64(arena.edge_high[k]) - np.int64(arena.edge_low[k]) + 1
-    return taken >= MANY_BYTES
-
-
-@jit(types.boolean(arena_type, _int))
-def _is_free(arena, state):
+def is_free(arena, state):
     """Whether ``state`` takes many bytes and may end, now or after the next one."""
-    if not _takes_many(arena, state):
+    if arena.state_kind[state] & MANY == 0:
         return False
     if arena.accepting[state]:
         return True
     for k in range(arena.edge_offsets[state], arena.edge_offsets[state + 1]):
         target = np.int64(arena.edge_target[k])
-        if arena.accepting[target] and _takes_many(arena, target):
+        if arena.accepting[target] and arena.state_kind[target] & MANY:
             return True
     return False
 
@@ -74,8 +72,8 @@ def _takes_calls_along(arena, state):
     So does the middle of a name that may become any other: what it calls takes the other characters. Such a
     state is compared with the loop that it leads to as a whole; others share the masks of what they call.
     """
-    has_calls = state < VIRTUAL and arena.call_offsets[state + 1] > arena.call_offsets[state]
-    return has_calls and _takes_many(arena, state)
+    kind = arena.state_kind[state]
+    return kind & CALLS != 0 and kind & MANY != 0
 
 
 @jit(_int(arena_type, _int, _int))
@@ -152,7 +150,7 @@ def rebased(arena, state, stack, pairs, count):
     keys = np.empty(high - low, np.int64)
     plain = 0
     # Where free text may end after each character, what follows is better known.
-    may_end = _is_free(arena, state)
+    may_end = is_free(arena, state)
     if may_end and stack == BOTTOM:
         pairs[count, 0] = _over(arena, state, stack)
         pairs[count, 1] = stack
@@ -278,7 +276,11 @@ def _record_walk(arena, config, end):
     row = arena.scratch_row
     allowed, escape_count = np.int64(-1), np.int64(0)
     escapes = np.empty(1, np.int32)
-    if end != DEAD:
+    if arena.config_twin[config] < 0:
+        find_twin(arena, config)
+    if arena.config_twin[config] == config:
+        allowed, escapes, escape_count = walk_loop(arena, config)
+    if allowed < 0 and end != DEAD:
         allowed, escapes, escape_count = walk_chain(arena, config, end)
     is_chain = allowed >= 0
     if not is_chain:
@@ -297,13 +299,57 @@ def _record_walk(arena, config, end):
         arena.tier1_id_count[number] = allowed
         arena.id_count += allowed
     if escape_count > 0:
-        arena.tier1_rests[number] = make_rests(arena, escapes, escape_count, row, np.int64(0))
+        arena.tier1_rests[number] = make_rests(arena, escapes, escape_count, row, np.int64(0), escapes[:0])
     if arena.tier1_row[number] >= 0:
         clear(row, 0, words)
     else:
         first = np.int64(arena.tier1_ids[number])
         for k in range(first, first + allowed):
             row[arena.ids[k] >> 5] = 0
+
+
+@jit(types.void(arena_type, _int), apart=True)
+def _record_few(arena, config):
+    """The record of a configuration that few tokens begin with a byte of."""
+    words = arena.words
+    row = arena.scratch_row
+    first = np.int64(arena.id_count)
+    arena.closings = np.int64(0)
+    enter(arena, np.int64(0), config)
+    # Whether the frame may be left at once is not the record's matter.
+    arena.escape_count = np.int64(0)
+    spread(arena, False)
+    allowed = arena.id_count - first
+    escape_count = arena.escape_count
+    has_special = arena.tok_count > 0 and _has_special(arena, config)
+    number = _new_record(arena, config)
+    is_dense = has_special or allowed > SPARSE_LIMIT
+    if is_dense or escape_count > 0:
+        ids = arena.ids
+        for k in range(first, first + allowed):
+            row[ids[k] >> 5] |= np.int32(1) << np.int32(ids[k] & 31)
+    if escape_count > 0:
+        escapes = arena.escapes[:escape_count].copy()
+        for k in range(escape_count):
+            escapes[k] = arena.level_node[escapes[k]]
+        escapes.sort()
+        arena.tier1_rests[number] = make_rests(arena, escapes, escape_count, row, np.int64(0), escapes[:0])
+    if is_dense:
+        if has_special:
+            _add_special(arena, config)
+        dense = new_row(arena)
+        arena.tier1_row[number] = dense
+        copy_into(arena.rows, dense * words, row, 0, words)
+        clear(row, 0, words)
+        if escape_count == 0:
+            arena.id_count = first
+        return
+    arena.tier1_ids[number] = first
+    arena.tier1_id_count[number] = allowed
+    if escape_count > 0:
+        ids = arena.ids
+        for k in range(first, first + allowed):
+            row[ids[k] >> 5] = 0
 
 
 @jit(types.void(arena_type, _int, _ints, _int, _ints, _int))
@@ -331,7 +377,9 @@ def _share_rests(arena, number, other, row, escapes, escape_count, drops, drop_c
     place = row * arena.words
     if shared < 0:
         if escape_count > 0:
-            arena.tier1_rests[number] = make_rests(arena, escapes, escape_count, arena.rows, place)
+            arena.tier1_rests[number] = make_rests(
+                arena, escapes, escape_count, arena.rows, place, escapes[:0]
+            )
         return
     low = np.int64(arena.rests_escape_offsets[shared])
     high = np.int64(arena.rests_escape_offsets[shared + 1])
@@ -368,7 +416,7 @@ def _share_rests(arena, number, other, row, escapes, escape_count, drops, drop_c
         escapes = np.sort(kept[:kept_count])
         escape_count = kept_count
     if escape_count > 0:
-        arena.tier1_rests[number] = make_rests(arena, escapes, escape_count, arena.rows, place)
+        arena.tier1_rests[number] = make_rests(arena, escapes, escape_count, arena.rows, place, escapes[:0])
 
 
 @jit(types.void(arena_type, _int, _int, types.boolean), apart=True)
@@ -445,10 +493,31 @@ def _nearest(arena, config):
     return np.int64(DEAD), other
 
 
+@jit(types.boolean(arena_type, _int))
+def _takes_few(arena, config):
+    """Whether no more than 1 token in SHARE begins with a byte that ``config`` takes."""
+    weight = np.int64(0)
+    most = arena.trie_tokens.size // SHARE
+    weights = arena.byte_weight
+    for item in range(arena.config_offsets[config], arena.config_offsets[config + 1]):
+        state = np.int64(arena.item_state[item])
+        if arena.state_kind[state] & MANY:
+            return False
+        for k in range(arena.edge_offsets[state], arena.edge_offsets[state + 1]):
+            for byte in range(arena.edge_low[k], np.int64(arena.edge_high[k]) + 1):
+                weight += weights[byte]
+        if weight > most:
+            return False
+    return True
+
+
 @jit(_int(arena_type, _int), apart=True)
 def tier1(arena, config):
     """The tier-1 record of a configuration over the unknown stack, made on first need."""
     if arena.config_tier1[config] >= 0:
+        return np.int64(arena.config_tier1[config])
+    if _takes_few(arena, config):
+        _record_few(arena, config)
         return np.int64(arena.config_tier1[config])
     chain = np.empty(CHAIN, np.int64)
     chain[0] = config
@@ -471,3 +540,14 @@ def tier1(arena, config):
         _record_walk(arena, last, end)
         count -= 1
     return np.int64(arena.config_tier1[config])
+
+
+@jit(_int(arena_type, _int), apart=True)
+def record_of(arena, state):
+    """The tier-1 record of a state over the unknown stack."""
+    known = np.int64(arena.state_tier1[state])
+    if known >= 0:
+        return known
+    made = tier1(arena, _over(arena, state, np.int64(UNKNOWN)))
+    arena.state_tier1[state] = made
+    return made

@@ -8,7 +8,6 @@ Each walk is a loop over known transitions that takes arrays, and a caller that 
 # Compiled functions have numba signatures instead of annotations.
 # mypy: allow-untyped-defs
 # numba has no any() over a generator.
-# ruff: noqa: SIM110
 
 from __future__ import annotations
 
@@ -25,6 +24,7 @@ from vllm_guided.runtime.twins import ENDLESS, find_twin
 _int = types.int64
 _ints = types.int32[::1]
 _bytes = types.uint8[::1]
+_bool = types.boolean
 _counts = types.int64[::1]
 _word = types.uint64
 
@@ -32,6 +32,8 @@ _word = types.uint64
 SPARSE_LIMIT = 1024
 #: What many first bytes lead to counts as where most lead if that is so for 1 token in so many.
 SHARE = 16
+#: Text goes through so many configurations at most, on so many ASCII bytes, for so many characters at least.
+LOOP, LEAST_LOOP, LEAST_LENGTH = 128, 24, 6
 
 
 @jit(_int(
@@ -155,30 +157,60 @@ def walk(arena, config, in_loop, interest_low, interest_high, reach):
             escapes = with_room(escapes, 2 * escapes.size)
 
 
-@jit(types.boolean(arena_type, _int, _int), apart=True)
-def _takes_characters(arena, config, end):
-    """Whether every character beyond ASCII, and nothing else above it, leads from ``config`` to ``end``."""
-    origins = np.empty(16, np.int64)
-    states = np.empty(16, np.int64)
-    origins[0] = config
-    states[0] = 0
-    count = 1
+@jit(types.void(arena_type, _int, _ints), apart=True)
+def targets_of(arena, config, targets):
+    """Write where each byte leads from ``config`` to ``targets[:256]``."""
+    if config == DEAD:
+        targets[:256] = DEAD
+        return
+    if arena.config_row[config] < 0:
+        expand(arena, config)
+    row = np.int64(arena.config_row[config])
+    number = np.int64(arena.config_map[config])
+    classes = arena.map_class[256 * number : 256 * number + 256]
+    for byte in range(256):
+        target = arena.next[row + classes[byte]]
+        targets[byte] = target if target >= 0 else step(arena, config, byte)
+
+
+@jit(types.boolean(arena_type, _ints, _int, _ints, _int), apart=True)
+def _takes_characters(arena, configs, config_count, ends, end_count):
+    """Whether every character beyond ASCII, and nothing else above it, leads from ``configs`` to ``ends``."""
+    origins = np.empty(config_count + 32, np.int64)
+    states = np.zeros(config_count + 32, np.int64)
+    targets = np.empty(256, np.int32)
+    for k in range(config_count):
+        origins[k] = configs[k]
+    count = config_count
     done = 0
     while done < count:
-        origin = origins[done]
         state = states[done]
+        targets_of(arena, origins[done], targets)
         done += 1
+        last = np.int64(-1)
+        last_after = np.int64(-1)
         for byte in range(128 if state == 0 else 0, 256):
-            target = step(arena, origin, byte)
+            target = np.int64(targets[byte])
             after = utf8_step(state, byte)
-            if after <= 0:
-                if target != (DEAD if after < 0 else end):
+            if target == last and after == last_after:
+                continue
+            last = target
+            last_after = after
+            if after < 0:
+                if target != DEAD:
                     return False
                 continue
-            if target in (DEAD, end):
+            is_end = False
+            for k in range(end_count):
+                is_end |= ends[k] == target
+            if is_end != (after == 0):
+                return False
+            if after == 0:
+                continue
+            if target == DEAD:
                 return False
             known = False
-            for k in range(count):
+            for k in range(config_count, count):
                 known |= origins[k] == target and states[k] == after
             if not known:
                 if count == origins.size:
@@ -193,16 +225,19 @@ def _takes_characters(arena, config, end):
 def _add_interest(arena, config, other):
     """Mark in ``other`` the ASCII bytes that ``config`` may go on with; whether any byte from 0x80 on may."""
     # Where the frame may be left, anything may follow.
-    may_leave = arena.config_flags[config] & ESCAPE != 0
-    for byte in range(128):
-        if may_leave or step(arena, config, byte) != DEAD:
-            other[byte] = 1
-    if may_leave:
+    if arena.config_flags[config] & ESCAPE != 0:
+        other[:128] = 1
         return True
-    for byte in range(128, 256):
-        if step(arena, config, byte) != DEAD:
-            return True
-    return False
+    targets = np.empty(256, np.int32)
+    targets_of(arena, config, targets)
+    wide = False
+    for byte in range(256):
+        if targets[byte] != DEAD:
+            if byte < 128:
+                other[byte] = 1
+            else:
+                wide = True
+    return wide
 
 
 @jit(_int(arena_type, _int), apart=True)
@@ -227,6 +262,53 @@ def _turns_left(arena, config):
     return left
 
 
+@jit(
+    types.Tuple((_int, _ints, _int))(arena_type, _int, _bytes, _bytes, _bool, _bool, _bool, _int, _int),
+    apart=True,
+)
+def _walk_beside(arena, config, in_loop, other, characters, wide, may_leave, length, reach):
+    """``walk`` where all tokens of the bytes ``in_loop`` alone, up to ``length`` characters, are allowed.
+
+    Args:
+        in_loop, other: uint8[256], ASCII bytes of the loop, and bytes that may follow where it is left.
+        characters: all characters beyond ASCII belong to the loop. wide: some may follow.
+        may_leave: the frame may be left from the loop. length: ENDLESS without a limit.
+        reach: longer tokens, in bytes, may be allowed, too.
+    """
+    low, high, interest_low, interest_high = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0)
+    for byte in range(128):
+        bit = np.uint64(1) << np.uint64(byte & 63)
+        if in_loop[byte]:
+            if byte < 64:
+                low |= bit
+            else:
+                high |= bit
+        elif other[byte]:
+            if byte < 64:
+                interest_low |= bit
+            else:
+                interest_high |= bit
+    if characters:
+        in_loop[128:] = 1
+    if wide and (not characters or may_leave):
+        interest_low |= np.uint64(1)
+    row = arena.scratch_row
+    words = arena.words
+    number = pure_row(arena, low, high, characters)
+    copy_into(row, 0, arena.rows, number * words, words)
+    if length < ENDLESS:
+        source = (UP_TO + (length if length < SHORT else np.int64(SHORT))) * words
+        limits = arena.slice_rows
+        for word in range(words):
+            row[word] &= limits[source + word]
+        if length > SHORT:
+            reach = min(reach, np.int64(SHORT))
+        if may_leave:
+            # Longer tokens of the chain's bytes may go on behind the frame.
+            reach = min(reach, length)
+    return walk(arena, config, in_loop, interest_low, interest_high, reach)
+
+
 @jit(types.Tuple((_int, _ints, _int))(arena_type, _int, _int), apart=True)
 def walk_chain(arena, config, end):
     """``walk`` for a configuration that most bytes lead to ``end``, and on through a chain or a loop of such.
@@ -249,7 +331,11 @@ def walk_chain(arena, config, end):
             example = np.int64(byte)
     if example < 0:
         return refused
-    characters = _takes_characters(arena, twin, end)
+    origins = np.empty(1, np.int32)
+    ends = np.empty(1, np.int32)
+    origins[0] = twin
+    ends[0] = end
+    characters = _takes_characters(arena, origins, np.int64(1), ends, np.int64(1))
     length = np.int64(1)
     here = end
     while True:
@@ -259,7 +345,9 @@ def walk_chain(arena, config, end):
             if in_loop[byte] and step(arena, here, byte) != target:
                 return refused
         if target != DEAD:
-            if characters and not _takes_characters(arena, here, target):
+            origins[0] = here
+            ends[0] = target
+            if characters and not _takes_characters(arena, origins, np.int64(1), ends, np.int64(1)):
                 return refused
         elif characters:
             for byte in range(128, 256):
@@ -294,39 +382,128 @@ def walk_chain(arena, config, end):
         may_leave |= arena.config_flags[here] & ESCAPE != 0
         if here == DEAD:
             return refused
-    low, high, interest_low, interest_high = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0)
+    return _walk_beside(arena, config, in_loop, other, characters, wide, may_leave, length, np.int64(ENDLESS))
+
+
+@jit(_bool(arena_type, _ints, _bytes, _bool))
+def _end_all(arena, configs, in_loop, characters):
+    """Whether text of a class of bytes (and of other characters) goes on from none of ``configs``."""
+    targets = np.empty(256, np.int32)
+    for k in range(configs.size):
+        targets_of(arena, np.int64(configs[k]), targets)
+        for byte in range(256):
+            if targets[byte] != DEAD and (characters if byte >= 128 else in_loop[byte] != 0):
+                return False
+    return True
+
+
+@jit(types.Tuple((_int, _ints, _int))(arena_type, _int), apart=True)
+def walk_loop(arena, config):
+    """``walk`` for a configuration from which text of a class of bytes goes on for some characters.
+
+    It may go through many configurations, as in text that must somewhere hold a word: how much of the word
+    was read differs, but any text may follow. The tokens made of these bytes alone are allowed, up to the
+    number of characters that certainly may follow: that is a ready row. Only others are walked.
+
+    Returns:
+        as ``walk``; the first is -1 where there is no such class.
+    """
+    none = np.empty(1, np.int32)
+    refused = np.int64(-1), none, np.int64(0)
+    targets = np.empty((LOOP, 256), np.int32)
+    configs = np.empty(LOOP, np.int32)
+    distance = np.empty(LOOP, np.int64)
+    configs[0] = config
+    distance[0] = 0
+    targets_of(arena, config, targets[0])
+    in_loop = np.zeros(256, np.uint8)
+    size = np.int64(0)
     for byte in range(128):
-        bit = np.uint64(1) << np.uint64(byte & 63)
-        if in_loop[byte]:
-            if byte < 64:
-                low |= bit
+        if targets[0, byte] != DEAD:
+            in_loop[byte] = 1
+            size += 1
+    count = 1
+    done = 0
+    length = np.int64(ENDLESS)
+    in_step = True
+    while done < count:
+        if size < LEAST_LOOP:
+            return refused
+        if distance[done] >= SHORT:
+            length = distance[done]
+            break
+        here = configs[done]
+        targets_of(arena, np.int64(here), targets[done])
+        live = np.int64(0)
+        for byte in range(128):
+            live += in_loop[byte] != 0 and targets[done, byte] != DEAD
+        if live < size:
+            # The class is smaller; or it does not hold what leads here; or text ends before here.
+            if 2 * live >= size:
+                for byte in range(128):
+                    in_loop[byte] &= targets[done, byte] != DEAD
+            elif distance[done] == 1:
+                for byte in range(128):
+                    in_loop[byte] &= targets[0, byte] != here
             else:
-                high |= bit
-        elif other[byte]:
-            if byte < 64:
-                interest_low |= bit
-            else:
-                interest_high |= bit
-    if characters:
-        in_loop[128:] = 1
-    if wide and (not characters or may_leave):
-        interest_low |= np.uint64(1)
-    row = arena.scratch_row
-    words = arena.words
-    number = pure_row(arena, low, high, characters)
-    copy_into(row, 0, arena.rows, number * words, words)
-    reach = np.int64(ENDLESS)
+                length = distance[done]
+                break
+            size = np.int64(in_loop.sum())
+            count = 1
+            done = 0
+            in_step = True
+            continue
+        last = np.int32(-1)
+        for byte in range(128):
+            target = targets[done, byte]
+            if in_loop[byte] and target != last:
+                last = target
+                known = False
+                for k in range(count):
+                    if configs[k] == target:
+                        known = True
+                        in_step &= distance[k] == distance[done] + 1
+                if not known:
+                    if count == LOOP:
+                        return refused
+                    configs[count] = target
+                    distance[count] = distance[done] + 1
+                    count += 1
+        done += 1
+    if length < LEAST_LENGTH:
+        return refused
+    wide = False
+    may_leave = False
+    other = np.zeros(256, np.uint8)
+    for k in range(count):
+        here = np.int64(configs[k])
+        wide |= _add_interest(arena, here, other)
+        may_leave |= arena.config_flags[here] & ESCAPE != 0
+    # Other characters count as those of the class do: where text may end, none may lead nearer to that.
+    last = count
     if length < ENDLESS:
-        source = (UP_TO + (length if length < SHORT else np.int64(SHORT))) * words
-        limits = arena.slice_rows
-        for word in range(words):
-            row[word] &= limits[source + word]
-        if length > SHORT:
-            reach = np.int64(SHORT)
-        if may_leave:
-            # Longer tokens of the chain's bytes may go on behind the frame.
-            reach = min(reach, length)
-    return walk(arena, config, in_loop, interest_low, interest_high, reach)
+        while last > 1 and distance[last - 1] > 1:
+            last -= 1
+    characters = _takes_characters(arena, configs, np.int64(done), configs, np.int64(last))
+    if not characters and length < ENDLESS:
+        characters = True
+        first = 0
+        while first < done and characters:
+            upto = first
+            while upto < done and distance[upto] == distance[first]:
+                upto += 1
+            last = upto
+            while last < count and distance[last] <= distance[first] + 1:
+                last += 1
+            characters = _takes_characters(
+                arena, configs[first:], np.int64(upto - first), configs, np.int64(last)
+            )  # fmt: skip
+            first = upto
+    reach = length
+    if length < SHORT and in_step and _end_all(arena, configs[done:count], in_loop, characters):
+        # No text is longer.
+        reach = np.int64(ENDLESS)
+    return _walk_beside(arena, config, in_loop, other, characters, wide, may_leave, length, reach)
 
 
 @jit(_int(arena_type, _int), apart=True)
@@ -338,9 +515,11 @@ def dominant(arena, config):
     size = np.int64(arena.map_size[number])
     weight = np.zeros(size, np.int64)
     example = np.zeros(size, np.int64)
+    classes = arena.map_class[256 * number : 256 * number + 256]
+    weights = arena.byte_weight
     for byte in range(256):
-        group = np.int64(arena.map_class[256 * number + byte])
-        weight[group] += arena.byte_weight[byte]
+        group = np.int64(classes[byte])
+        weight[group] += weights[byte]
         example[group] = byte
     targets = np.zeros(size, np.int64)
     best = np.int64(0)
@@ -362,12 +541,13 @@ def dominant(arena, config):
 @jit(_int(
     _int, _bytes, _ints, _ints, _ints, _ints, _bytes, _ints, _int, _ints, _bytes, _bytes, _ints, _ints, _ints,
     _ints, _ints, _ints, _ints, _ints, _ints, _ints, _counts,
+    _int,
 ))  # fmt: skip
 def _differ_known(
     node, trie_byte, trie_depth, trie_next, token_start, tokens, height, row, place, moves, classes, flags,
-    config_row, config_map, twin, slack, path, other, more, less, escapes, drops, counts,
+    config_row, config_map, twin, slack, path, other, more, less, escapes, drops, counts, past,
 ):  # fmt: skip
-    """Walk two configurations side by side through known transitions; the node where one is missing.
+    """Walk two configurations side by side through known transitions; where one is missing, or ``past``.
 
     Args:
         path, other: at each depth, the configuration and the one that the row at ``place`` has the tokens of.
@@ -375,7 +555,6 @@ def _differ_known(
         drops: nodes behind which nothing of the other's escapes holds.
         counts: entries of [more, less, escapes, drops].
     """
-    past = trie_byte.size
     while node < past:
         up = trie_depth[node] - 1
         byte = trie_byte[node]
@@ -440,6 +619,23 @@ def _differ_known(
     return node
 
 
+@jit(types.void(arena_type, _int, _ints, _ints))
+def _know_both(arena, node, path, other):
+    """Find the moves of both configurations to a node of the trie, and the twin of the first one's."""
+    up = arena.trie_depth[node] - 1
+    byte = np.int64(arena.trie_byte[node])
+    target = step(arena, np.int64(path[up]), byte)
+    if target != DEAD:
+        if arena.config_row[target] < 0:
+            expand(arena, target)
+        if arena.config_twin[target] < 0:
+            find_twin(arena, target)
+    if other[up] != DEAD:
+        beside = step(arena, np.int64(other[up]), byte)
+        if beside != DEAD and arena.config_row[beside] < 0:
+            expand(arena, beside)
+
+
 @jit(types.Tuple((_counts, _ints, _ints, _ints, _ints))(arena_type, _int, _int, _int), apart=True)
 def walk_differences(arena, config, reference, row):
     """Walk only where ``config`` does otherwise than ``reference``, whose tokens are those of row ``row``.
@@ -457,32 +653,30 @@ def walk_differences(arena, config, reference, row):
     other = np.zeros(path.size, np.int32)
     path[0] = config
     other[0] = reference
-    node = np.int64(1)
-    past = arena.trie_byte.size
-    while True:
-        node = _differ_known(
-            node, arena.trie_byte, arena.trie_depth, arena.trie_next, arena.trie_token_start,
-            arena.trie_tokens, arena.trie_height, arena.rows, row * arena.words, arena.next, arena.map_class,
-            arena.config_flags, arena.config_row, arena.config_map, arena.config_twin, arena.config_slack,
-            path, other, more, less, escapes, drops, counts,
-        )  # fmt: skip
-        if node >= past:
-            return counts, more, less, escapes, drops
-        up = arena.trie_depth[node] - 1
-        byte = np.int64(arena.trie_byte[node])
-        target = step(arena, np.int64(path[up]), byte)
-        if target != DEAD:
-            if arena.config_row[target] < 0:
-                expand(arena, target)
-            if arena.config_twin[target] < 0:
-                find_twin(arena, target)
-        if other[up] != DEAD:
-            beside = step(arena, np.int64(other[up]), byte)
-            if beside != DEAD and arena.config_row[beside] < 0:
-                expand(arena, beside)
-        after = np.int64(arena.trie_next[node])
-        many = np.int64(arena.trie_token_start[after] - arena.trie_token_start[node])
-        more = with_room(more, counts[0] + many)
-        less = with_room(less, counts[1] + many)
-        escapes = with_room(escapes, counts[2] + 1)
-        drops = with_room(drops, counts[3] + 1)
+    targets = np.empty(256, np.int32)
+    besides = np.empty(256, np.int32)
+    targets_of(arena, config, targets)
+    targets_of(arena, reference, besides)
+    for kid in range(arena.level_kids[0], arena.level_kids[1]):
+        byte = arena.level_byte[kid]
+        if targets[byte] != besides[byte]:
+            node = np.int64(arena.level_node[kid])
+            past = np.int64(arena.trie_next[node])
+            while True:
+                node = _differ_known(
+                    node, arena.trie_byte, arena.trie_depth, arena.trie_next, arena.trie_token_start,
+                    arena.trie_tokens, arena.trie_height, arena.rows, row * arena.words, arena.next,
+                    arena.map_class, arena.config_flags, arena.config_row, arena.config_map,
+                    arena.config_twin, arena.config_slack, path, other, more, less, escapes, drops, counts,
+                    past,
+                )  # fmt: skip
+                if node >= past:
+                    break
+                _know_both(arena, node, path, other)
+                after = np.int64(arena.trie_next[node])
+                many = np.int64(arena.trie_token_start[after] - arena.trie_token_start[node])
+                more = with_room(more, counts[0] + many)
+                less = with_room(less, counts[1] + many)
+                escapes = with_room(escapes, counts[2] + 1)
+                drops = with_room(drops, counts[3] + 1)
+    return counts, more, less, escapes, drops

@@ -140,9 +140,12 @@ class Client:
 
     async def ask(self, body: bytes, reply: Reply | None = None) -> Reply:
         """One request, on a connection that is free; ``reply``, if given, is filled."""
-        if self._idle:
+        connection = None
+        while self._idle and connection is None:
             connection = self._idle.pop()
-        else:
+            if connection.transport.is_closing():  # the server keeps none for longer than some seconds
+                connection = None
+        if connection is None:
             loop = asyncio.get_running_loop()
             _, connection = await loop.create_connection(Connection, "127.0.0.1", self.port)
         reply = await connection.ask(self._head, body, reply or Reply())

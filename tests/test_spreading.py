@@ -25,7 +25,7 @@ from strategies import vocabularies as some_vocabularies
 from test_engine_properties import mask_of, next_token
 
 import vllm_guided as vg
-from vllm_guided.runtime import rests, slices, spreading, walks
+from vllm_guided.runtime import loops, runs, slices, spreading, walks
 from vllm_guided.runtime.arena import arena_at
 from vllm_guided.runtime.memory import clear
 
@@ -76,7 +76,7 @@ def compare_records(address: Any) -> Any:
         if arena.config_tier1[config] < 0:
             continue
         row, escapes = _plain(arena, np.int64(config))
-        allowed, found, count = walks.walk_loop(arena, np.int64(config))
+        allowed, found, count = loops.walk_loop(arena, np.int64(config))
         if allowed >= 0:
             counts[0] += 1
             same = _same(arena.scratch_row[: arena.words], row)
@@ -121,7 +121,7 @@ def compare_runs(address: Any) -> Any:
         first = np.int64(arena.id_count)
         config = spreading.after_return(arena, key & 0xFFFFFFFF)
         if config > 0:
-            rests.follow(arena, key >> 32, config)
+            runs.follow(arena, key >> 32, config)
         other = np.zeros(arena.words, np.int32)
         for k in range(first, arena.id_count):
             other[arena.ids[k] >> 5] |= np.int32(1) << np.int32(arena.ids[k] & 31)

@@ -16,9 +16,10 @@ from numba import types
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import BOTTOM, CALLS, COUNTED, MANY, arena_type
 from vllm_guided.runtime.memory import clear, copy_into, rehashed, with_room
-from vllm_guided.runtime.rests import run_rests
+from vllm_guided.runtime.runs import run_rests
+from vllm_guided.runtime.splitting import covered, is_free, rebased
 from vllm_guided.runtime.stacks import hashed, sort_keys
-from vllm_guided.runtime.tier1 import covered, is_free, new_row, rebased, record_of, tier1
+from vllm_guided.runtime.tier1 import new_row, record_of, tier1
 
 _int = types.int64
 _ints = types.int32[::1]

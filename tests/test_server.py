@@ -316,15 +316,21 @@ def test_an_unconstrained_request_is_left_alone(client: Client) -> None:
     assert reply.status == 200 and reply.raw["usage"]["completion_tokens"] <= 20
 
 
-def test_the_endpoint_has_our_figures(client: Client, server: VllmServer) -> None:
-    """Counted in the engine core's process, shown by the API server's."""
+def figures(server: VllmServer, awaited: str) -> dict[str, float]:
+    """Our figures in the server's endpoint, once ``awaited`` is not 0: they come within a second or two."""
     deadline = time.monotonic() + 30
-    found: dict[str, float] = {}
-    while time.monotonic() < deadline and not found.get('vllm_guided_rows_total{sent_as="number"}'):
+    while True:
         with urllib.request.urlopen(f"{server.url}/metrics") as reply:
             lines = [line.rsplit(" ", 1) for line in reply.read().decode().splitlines() if line[:1] != "#"]
         found = {name: float(value) for name, value in lines if name.startswith("vllm_guided_")}
+        if found.get(awaited) or time.monotonic() > deadline:
+            return found
         time.sleep(0.2)
+
+
+def test_the_endpoint_has_our_figures(client: Client, server: VllmServer) -> None:
+    """Counted in the engine core's process, shown by the API server's."""
+    found = figures(server, 'vllm_guided_rows_total{sent_as="number"}')
     assert found['vllm_guided_rows_total{sent_as="number"}'] > 100
     assert 'vllm_guided_rows_total{sent_as="whole"}' not in found
     assert 0 < found["vllm_guided_rows_sent_total"] < found['vllm_guided_rows_total{sent_as="number"}']
@@ -352,6 +358,7 @@ def test_speculation_two_workers_and_a_clean_stop(tmp_path: Path, monkeypatch: p
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
     workers = 2 if len(cores) > 1 else 1
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "|".join(map(str, cores[:workers])))
+    monkeypatch.setenv("VLLM_GUIDED_LOOKAHEAD", "1")
     speculation = {
         "method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1,
     }  # fmt: skip
@@ -383,6 +390,7 @@ def test_speculation_two_workers_and_a_clean_stop(tmp_path: Path, monkeypatch: p
         assert running.alive()
         log = running.log()
         assert "mask rows lie with each worker" in log
+        assert figures(running, "vllm_guided_masks_ahead_total")["vllm_guided_masks_ahead_total"] > 0
         for text in ("own loop", "ends with an error", "is refused now", "Traceback"):
             assert text not in log, log[log.index(text) - 2000 :][:4000]
     assert not running.alive() and not running.left_behind

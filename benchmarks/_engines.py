@@ -119,13 +119,14 @@ class VllmGuided(Engine):
 
     def load(self) -> None:
         import vllm_guided as vg
+        from vllm_guided.frontends.json_schema.common import common_schema
 
         self.vg = vg
         self.vocabulary = vg.Vocabulary.from_tokenizer(
             self.tokens.encoding, stop_token_ids=self.tokens.stop_token_ids
         )
         # Loads the compiled functions and the modules, as the server's start does.
-        vg.GrammarCompiler(self.vocabulary).compile_json_schema({"type": "object"}).matcher()
+        vg.GrammarCompiler(self.vocabulary).compile_json_schema(common_schema()).matcher()
 
     def start(self) -> None:
         from vllm_guided import constraints

@@ -33,7 +33,7 @@ TEXTS_KEPT = 16_384
 def _json_schema(spec: Any, **options: Any) -> ir.Grammar:
     from vllm_guided.frontends.json_schema import json_schema_grammar
 
-    return json_schema_grammar(spec, **options)
+    return json_schema_grammar(spec, json_rules=True, **options)
 
 
 def _json_object(spec: Any, **options: Any) -> ir.Grammar:
@@ -75,7 +75,8 @@ def _ebnf(spec: Any, **options: Any) -> ir.Grammar:
 def _structural_tag(spec: Any, **options: Any) -> ir.Grammar:
     from vllm_guided.frontends.structural_tag import structural_tag_grammar
 
-    return structural_tag_grammar(spec.text if isinstance(spec, JsonText) else spec, **options)
+    tag = spec.text if isinstance(spec, JsonText) else spec
+    return structural_tag_grammar(tag, json_rules=True, **options)
 
 
 FRONTENDS: dict[str, Callable[..., ir.Grammar]] = {

@@ -9,6 +9,7 @@ tail call, to wherever the calling frame would have returned.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from vllm_guided.automaton.bags import BAG_ARRAYS, MEMBER_ARRAYS
 from vllm_guided.automaton.labels import TAIL
 from vllm_guided.grammar import ir
 
-__all__ = ["ARRAYS", "TAIL", "Automaton"]
+__all__ = ["ARRAYS", "TAIL", "Automaton", "writable"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +104,11 @@ class Automaton:
     def nbytes(self) -> int:
         """Bytes of the arrays."""
         return sum(getattr(self, name).nbytes for name in ARRAYS)
+
+
+def writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """``array`` as compiled functions take it: one that was unpickled may be read-only."""
+    return array if array.flags.writeable else array.copy()
 
 
 ARRAYS = (

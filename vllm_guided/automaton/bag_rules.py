@@ -40,3 +40,18 @@ class BagRule:
     wanted: int
     minimum: int
     maximum: int | None
+
+
+@dataclass(slots=True)
+class PlainBag:
+    """The bag of a JSON object's members: each declared one at most once, and others without a limit.
+
+    All members derive something. ``members`` are the rules of declared ones, whose places are their own
+    flags; ``other``: that of all others, or -1; at least one member must be there.
+    """
+
+    rule: int
+    separator: int
+    members: list[int]
+    other: int
+    required: frozenset[int]

@@ -18,14 +18,17 @@ from vllm_guided.automaton.left_recursion import recursive_groups, remove_left_r
 from vllm_guided.automaton.nfa import Nfa, build_nfa
 from vllm_guided.automaton.own_rules import OwnRules
 from vllm_guided.automaton.program import Program, write_program
+from vllm_guided.automaton.ready_automaton import ready_automaton
 from vllm_guided.automaton.thompson import ACCEPT, BODY, FIRST, MINIMUM, START
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
 from vllm_guided.grammar import ir
+from vllm_guided.grammar.expansion import expanded
 
 #: No constraint may need more states than this.
 STATE_LIMIT = 1_000_000
 
 Ints = npt.NDArray[np.int32]
+_NO_STATES: tuple[Ints, Ints, Ints] = np.zeros(1, np.int32), np.empty(0, np.int32), np.empty(0, np.int32)
 Found = dict[str, tuple[Environment, Fragment]]
 
 
@@ -58,9 +61,14 @@ def _build(grammar: ir.Grammar, given: Found, apart: bool) -> tuple[Automaton, F
         return known[1]
 
     program = write_program(grammar, compiled)
+    if not program.ops and (automaton := ready_automaton(program, STATE_LIMIT)) is not None:
+        return automaton, found
     nfa = build_nfa(program)
     facts = _Facts(nfa)
-    groups = recursive_groups(len(nfa.names), facts.left)
+    groups = recursive_groups(len(nfa.names), facts.left) if len(facts.left) else []
+    if groups and nfa.ready:
+        # What left corners make of rules is said of rules that have states.
+        return _build(expanded(grammar), found, apart)
     recursive = {rule for group in groups for rule in group}
     closed = _closed_rules(program, nfa, facts, recursive)
     if groups:
@@ -148,28 +156,37 @@ class _Facts:
 
     def __init__(self, nfa: Nfa) -> None:
         rules = len(nfa.table)
-        self.first = np.append(nfa.table[:, FIRST], np.int32(nfa.states))
+        if nfa.states:
+            self.first = np.append(nfa.table[:, FIRST], np.int32(nfa.states))
+        else:
+            self.first = np.zeros(rules + 1, np.int32)
         self.starts, self.accepts, self.bodies, self.minima = (
             np.ascontiguousarray(nfa.table[:, column]) for column in (START, ACCEPT, BODY, MINIMUM)
         )
+        self.left: Ints
         nullable, productive = np.zeros(rules, np.bool_), np.zeros(rules, np.bool_)
         for rule, fragment in nfa.compiled.items():
             nullable[rule], productive[rule] = fragment.nullable, True
+        productive[list(nfa.ready)] = True
+        if not nfa.states:
+            self.adjacency = _NO_STATES
+            self.nullable, self.productive, self.left = nullable, productive, _NO_STATES[1]
+            return
         self.adjacency = adjacency(nfa.states, nfa.edges)
         self.nullable, self.productive = nullable_and_productive(
             self.starts, self.accepts, *self.adjacency, self.bodies, self.minima, nullable, productive
         )
-        self.left: Ints = left_calls(
-            self.starts, *self.adjacency, self.bodies, self.nullable, self.productive
-        )
+        self.left = left_calls(self.starts, *self.adjacency, self.bodies, self.nullable, self.productive)
 
 
 def _determinised(nfa: Nfa, facts: _Facts) -> OwnRules:
     stateless = facts.starts < 0
     stateless[[nfa.number_of[bag.rule] for bag in nfa.bags]] = True
+    ready_at = np.full(len(nfa.table), -1, np.int32)
+    ready_at[list(nfa.ready)] = list(nfa.ready.values())
     *arrays, states = determinise(
         facts.first, facts.starts, facts.accepts, *facts.adjacency, stateless, facts.nullable,
-        facts.productive, STATE_LIMIT,
+        facts.productive, STATE_LIMIT, ready_at, nfa.ready_ops, nfa.blob, nfa.number_of,
     )  # fmt: skip
     if states < 0:
         raise ConstraintTooComplex(

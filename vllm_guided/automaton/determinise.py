@@ -15,6 +15,7 @@ from numba import types
 
 from vllm_guided.automaton.labels import CALL, RULE_MASK, TAIL, TOKEN
 from vllm_guided.automaton.minimise import equivalence_classes
+from vllm_guided.automaton.ready import ready_size, write_ready
 from vllm_guided.automaton.subsets import doubled, name_of, sort, subsets, without_epsilon
 from vllm_guided.numba_setup import jit
 
@@ -225,14 +226,19 @@ def _with_tail_calls(rule, offsets, labels, heads, accepting, callees):
 
 
 @jit(types.Tuple((_ints, _ints, _ints, _ints, types.uint8[::1], _ints, _ints, types.int64))(
-    _ints, _ints, _ints, _ints, _ints, _ints, _bools, _bools, _bools, types.int64,
+    _ints, _ints, _ints, _ints, _ints, _ints, _bools, _bools, _bools, types.int64, _ints, _ints,
+    types.uint8[::1], _ints,
 ))  # fmt: skip
 def determinise(rule_first, starts, accepts, offsets, labels, targets, stateless, nullable, productive,
-                state_limit):  # fmt: skip
+                state_limit, ready_at, ready, blob, number_of):  # fmt: skip
     """Every rule's automaton, minimised and canonically numbered.
 
     Everything of a rule is said in its own terms, so that it is the same in every grammar: targets are
     numbered from the rule's first state, calls are ``CALL | place`` in the rule's list of callees.
+
+    Args:
+        ready_at: by rule, where in ``ready`` it is described, if it needs no construction; else -1.
+        ready, blob, number_of: see ``ready.py``; the rules' numbers here by those that ``ready`` uses.
 
     Returns:
         rule_offsets [rules + 1]: rule ``r`` owns the new states ``rule_offsets[r]:rule_offsets[r + 1]``
@@ -247,7 +253,7 @@ def determinise(rule_first, starts, accepts, offsets, labels, targets, stateless
     stamp = np.zeros(states + 1, np.int32)
     rule_offsets = np.zeros(rules + 1, np.int32)
     callee_offsets = np.zeros(rules + 1, np.int32)
-    callees = np.empty(labels.size, np.int32)
+    callees = np.empty(labels.size + ready.size + 6, np.int32)  # a rule has fewer callees than numbers
     local_of = np.full(rules, -1, np.int32)
     mark = 1
     edge_offsets = np.zeros(1025, np.int32)
@@ -260,6 +266,25 @@ def determinise(rule_first, starts, accepts, offsets, labels, targets, stateless
     for r in range(rules):
         rule_offsets[r] = total
         callee_offsets[r] = called
+        if ready_at[r] >= 0:
+            more_states, more_edges = ready_size(np.int64(ready_at[r]), ready)
+            if total + more_states > state_limit:
+                total = -1
+                break
+            while total + more_states + 1 > edge_offsets.size:
+                edge_offsets = doubled(edge_offsets)
+            while total + more_states > accepting.size:
+                grown = np.zeros(2 * accepting.size, np.uint8)
+                grown[: accepting.size] = accepting
+                accepting = grown
+            while edges + more_edges > out_labels.size:
+                out_labels = doubled(out_labels)
+                out_targets = doubled(out_targets)
+            total, edges, called = write_ready(
+                np.int64(ready_at[r]), ready, blob, number_of, total, edges, called, edge_offsets, out_labels,
+                out_targets, accepting, callees,
+            )  # fmt: skip
+            continue
         if stateless[r] or not productive[r]:
             continue
         first = rule_first[r]
@@ -309,6 +334,8 @@ def determinise(rule_first, starts, accepts, offsets, labels, targets, stateless
         edges += d_labels.size
         called = past_called
         total += size
+    if total < 0:
+        return rule_offsets, edge_offsets, out_labels, out_targets, accepting, callee_offsets, callees, -1
     rule_offsets[rules] = total
     callee_offsets[rules] = called
     return (

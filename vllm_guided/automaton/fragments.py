@@ -92,7 +92,11 @@ class FragmentCache:
             if entry is None:
                 return None
             for environment, fragment in entry.found:
-                if all(_is(rules.get(other), wanted) for other, wanted in environment.items()):
+                for other, wanted in environment.items():
+                    rule = rules.get(other)
+                    if rule is None or not rule.shared or (rule.body is not wanted and rule.body != wanted):
+                        break
+                else:
                     self._entries.move_to_end(id(entry.body))
                     return environment, fragment
         return None
@@ -138,10 +142,6 @@ class FragmentCache:
             if entry.body == body:
                 return entry
         return None
-
-
-def _is(rule: ir.Rule | None, body: ir.Node) -> bool:
-    return rule is not None and rule.shared and (rule.body is body or rule.body == body)
 
 
 FRAGMENTS = FragmentCache(CACHE_BYTES)

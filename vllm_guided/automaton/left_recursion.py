@@ -91,6 +91,9 @@ class _Rewriter:
             number_of=number_of,
             compiled={self.number[rule]: each for rule, each in old.compiled.items() if rule in self.number},
             symbols=old.symbols,
+            ready={},
+            ready_ops=old.ready_ops,
+            blob=old.blob,
         )
 
     def _rule(self, old: int) -> int:

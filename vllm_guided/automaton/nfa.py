@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from struct import pack
 
 import numpy as np
 import numpy.typing as npt
 
-from vllm_guided.automaton.bag_rules import BagRule
+from vllm_guided.automaton.bag_rules import BagRule, PlainBag
 from vllm_guided.automaton.fragments import Fragment
 from vllm_guided.automaton.inlining import measured
-from vllm_guided.automaton.program import Program
+from vllm_guided.automaton.program import Program, as_array
 from vllm_guided.automaton.thompson import EDGE_LIMIT, ORIGIN, thompson
 from vllm_guided.errors import ConstraintTooComplex
 from vllm_guided.grammar import ir
@@ -25,6 +24,7 @@ class Nfa:
 
     Attributes:
         edges: ``source, label, target`` flattened.
+        ready: where ``ready_ops`` describes each of the rules that need no construction.
         bags: in the numbers of the program's rules; ``number_of`` has the number here by those (-1: none).
         compiled: rules without states here, since they are compiled already.
     """
@@ -33,10 +33,13 @@ class Nfa:
     table: Ints
     edges: Ints
     states: int
-    bags: list[BagRule]
+    bags: list[BagRule | PlainBag]
     number_of: Ints
     compiled: dict[int, Fragment]
     symbols: list[ir.SpecialToken]
+    ready: dict[int, int]
+    ready_ops: Ints
+    blob: npt.NDArray[np.uint8]
 
 
 def build_nfa(program: Program, *, counters: bool = True) -> Nfa:
@@ -48,16 +51,32 @@ def build_nfa(program: Program, *, counters: bool = True) -> Nfa:
     Raises:
         ConstraintTooComplex: more than ``EDGE_LIMIT`` edges.
     """
-    # The fastest way from a list of numbers to an array.
-    ops = np.frombuffer(pack(f"={len(program.ops)}i", *program.ops), np.int32).copy()
+    ready_ops, blob = program.ready_array(), np.array(program.blob, np.uint8)
+    if not program.ops:
+        # Everything is compiled already, or needs no construction.
+        count = len(program.names)
+        return Nfa(
+            names=program.names,
+            table=np.full((count, 7), -1, np.int32),
+            edges=np.empty(0, np.int32),
+            states=0,
+            bags=program.bags,
+            number_of=np.arange(count, dtype=np.int32),
+            compiled=program.compiled,
+            symbols=[],
+            ready=program.ready,
+            ready_ops=ready_ops,
+            blob=blob,
+        )
+    ops = as_array(program.ops)
     begins = np.array(program.begins, np.int32)
     inner = np.array(program.set_inner, np.int32)
     # About how many edges: code points beyond ASCII take more.
     wide = np.where(inner > 0, np.int32(8), np.int32(1))
     end, size, inline = measured(ops, begins, wide, np.array(program.shared, np.bool_))
     edges, table, states = thompson(
-        ops, end, size, inline, np.array(program.blob, np.uint8), begins,
-        np.array(program.set_offsets, np.int32), inner, np.array(program.set_edges, np.int32), counters,
+        ops, end, size, inline, blob, begins, np.array(program.set_offsets, np.int32), inner,
+        np.array(program.set_edges, np.int32), counters, np.array(program.needed, np.int32),
     )  # fmt: skip
     if states < 0:
         raise ConstraintTooComplex(
@@ -82,4 +101,7 @@ def build_nfa(program: Program, *, counters: bool = True) -> Nfa:
         number_of=number_of,
         compiled={number: known[rule] for number, rule in enumerate(origins) if rule in known},
         symbols=program.symbols,
+        ready={int(number_of[rule]): at for rule, at in program.ready.items()},
+        ready_ops=ready_ops,
+        blob=blob,
     )

@@ -25,15 +25,18 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from struct import pack
 
 import numpy as np
 import numpy.typing as npt
 
-from vllm_guided.automaton.bag_rules import BagRule, Member
+from vllm_guided.automaton.bag_rules import BagRule, Member, PlainBag
 from vllm_guided.automaton.fragments import Fragment
+from vllm_guided.automaton.ready_rules import write_json_rule
 from vllm_guided.automaton.utf8 import utf8_fragment
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
 from vllm_guided.grammar import ir
+from vllm_guided.grammar.json_rules import JSON_RULES
 
 LITERAL, SEQUENCE, CHOICE, REPEAT, SET, REF, CALLED, SYMBOL, GRAPH = range(9)
 
@@ -57,6 +60,9 @@ class Program:
         plain: rules whose program holds neither bags nor special tokens.
         refs: of each shared rule with a program, the rules it refers to.
         compiled: of each rule that is compiled already, what it is.
+        ready: where ``ready_ops`` describes each of the rules that need no construction (``ready.py``); -1
+            for bags among them.
+        needed: the rules that those refer to.
     """
 
     names: list[str] = field(default_factory=list)
@@ -68,10 +74,17 @@ class Program:
     set_offsets: list[int] = field(default_factory=lambda: [0])
     set_inner: list[int] = field(default_factory=list)
     set_edges: array[int] = field(default_factory=lambda: array("i"))
-    bags: list[BagRule] = field(default_factory=list)
+    bags: list[BagRule | PlainBag] = field(default_factory=list)
     symbols: list[ir.SpecialToken] = field(default_factory=list)
     refs: dict[int, list[int]] = field(default_factory=dict)
     compiled: dict[int, Fragment] = field(default_factory=dict)
+    ready: dict[int, int] = field(default_factory=dict)
+    ready_ops: list[int] = field(default_factory=list)
+    needed: list[int] = field(default_factory=list)
+
+    def ready_array(self) -> Ints:
+        """``ready_ops`` as an array."""
+        return as_array(self.ready_ops)
 
     def length(self, rule: int) -> int:
         """How many numbers the rule's program has."""
@@ -79,6 +92,11 @@ class Program:
             next((begin for begin in self.begins[rule + 1 :] if begin >= 0), len(self.ops))
             - self.begins[rule]
         )
+
+
+def as_array(numbers: list[int]) -> Ints:
+    """A long list of numbers as an array, in the fastest way there is."""
+    return np.frombuffer(bytearray(pack(f"={len(numbers)}i", *numbers)), np.int32)
 
 
 def write_program(
@@ -116,6 +134,9 @@ class _Writer:
         self._new_rule(self.start, self._body(self.start).body, True)
         self.number_of[self.start] = 0
         for rule, body in self.pending:  # grows while it is read
+            if type(body) in JSON_RULES:
+                write_json_rule(program, rule, body, self._number)  # type: ignore[arg-type]
+                continue
             program.begins[rule] = len(program.ops)
             if type(body) is ir.Bag:
                 self._bag(rule, body)

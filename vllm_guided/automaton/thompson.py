@@ -75,13 +75,14 @@ def _rule(rule, at, table, number_of, body_at, counts):
 
 
 @jit(types.Tuple((_ints, _table, types.int64))(
-    _ints, _ints, _longs, _bools, types.uint8[::1], _ints, _ints, _ints, _ints, types.boolean,
+    _ints, _ints, _longs, _bools, types.uint8[::1], _ints, _ints, _ints, _ints, types.boolean, _ints,
 ))  # fmt: skip
-def thompson(ops, end, size, inline, blob, begins, set_offsets, set_inner, set_edges, use_counters):
+def thompson(ops, end, size, inline, blob, begins, set_offsets, set_inner, set_edges, use_counters, needed):
     """The automata of rule 0 and all that it calls.
 
     Args:
         use_counters: False writes every repetition out.
+        needed: further rules that are wanted, with all that they call.
 
     Returns:
         edges ``source, label, target`` flattened; the table of rules, one row each, in the order in which
@@ -100,6 +101,8 @@ def thompson(ops, end, size, inline, blob, begins, set_offsets, set_inner, set_e
     states = 0
     counts = np.zeros(1, np.int64)  # of rules
     _rule(0, begins[0], table, number_of, body_at, counts)
+    for rule in needed:
+        _rule(np.int64(rule), begins[rule], table, number_of, body_at, counts)
     r = 0
     while r < counts[0]:
         table[r, FIRST] = states

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import json
 import marshal
 import os
 import select
@@ -21,6 +22,7 @@ from contextlib import suppress
 
 from vllm_guided.compile_service import worker
 from vllm_guided.compile_service.protocol import DIED, FORK, KILL, READY, WORKER, YIELD, Job
+from vllm_guided.frontends.json_schema.common import common_schema
 from vllm_guided.handoff import hold
 
 NICENESS = 2
@@ -42,6 +44,7 @@ SAMPLES = (
         '"$defs": {"c": {"anyOf": [{"type": "integer", "maximum": 99}, {"enum": ["x", 1, null]}]}}}',
         (("any_whitespace", True), ("property_order", "schema")),
     ),
+    Job("json_schema", json.dumps(common_schema()), (("any_whitespace", True), ("property_order", "any"))),
     Job("json_object", "", ()),
     Job("regex", r"\d{1,3}(\.\d+)?", ()),
     Job("choice", '["yes", "no"]', ()),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vllm_guided.grammar import ir
+from vllm_guided.grammar.expansion import expanded
 
 SHARED = "shared/"
 LEAVES = (ir.Literal, ir.ByteSet, ir.CharSet, ir.SpecialToken)
@@ -18,6 +19,7 @@ FREE_KEPT = 2048
 
 def embed(rules: dict[str, ir.Rule], grammar: ir.Grammar, prefix: str) -> ir.Ref:
     """Add ``grammar`` to ``rules``, its own rules under ``prefix``."""
+    grammar = expanded(grammar)
     common = {name for name, rule in grammar.rules.items() if rule.shared}
     while True:
         open_ended = {name for name in common if not references(grammar.rules[name].body) <= common}

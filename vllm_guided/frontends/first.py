@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from vllm_guided.frontends.utf8 import utf8_sequences
 from vllm_guided.grammar import ir
+from vllm_guided.grammar.expansion import expanded_rule
 
 First = tuple[bool, int]
 
@@ -97,3 +98,5 @@ class _Finder:
                 for entry in entries if maximum != 0 else ():
                     mask |= self.look(entry.item)[1] if entry.first == 0 else 0
                 return minimum == 0 and not required, mask
+            case _:  # rules of JSON, which only their own frontend writes
+                return self.look(expanded_rule(node))

@@ -25,6 +25,7 @@ def structural_tag_grammar(
     any_whitespace: bool = True,
     additional_properties: bool | None = None,
     property_order: str = "schema",
+    json_rules: bool = False,
 ) -> ir.Grammar:
     """The grammar of a structural tag.
 
@@ -34,6 +35,7 @@ def structural_tag_grammar(
         additional_properties: False: JSON objects in it that declare properties and do not say whether they
             are open are closed, as in :func:`json_schema_grammar`.
         property_order: "any" or "schema", as there, where a format does not ask for any order.
+        json_rules: plain schemas become rules of their own kind (``grammar.json_rules``), quickly.
 
     Raises:
         InvalidConstraint: not a structural tag; with a JSON pointer to the place.
@@ -52,7 +54,7 @@ def structural_tag_grammar(
         except RecursionError:
             raise ConstraintTooComplex("the structural tag is nested too deeply; flatten it") from None
     try:
-        return _convert(obj, Formats(any_whitespace, additional_properties, property_order))
+        return _convert(obj, Formats(any_whitespace, additional_properties, property_order, json_rules))
     except UnicodeEncodeError:
         raise half_a_pair("") from None
     except RecursionError:

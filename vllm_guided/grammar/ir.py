@@ -29,6 +29,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar, dataclass_transform
 
+from vllm_guided.grammar.json_rules import JsonRule
+
 MAX_CODE_POINT = 0x10FFFF
 _Class = TypeVar("_Class")
 
@@ -168,7 +170,8 @@ class Bag:
 
 MAX_WANTED = 8
 
-Node = Literal | ByteSet | CharSet | SpecialToken | Ref | Sequence | Choice | Repeat | Graph | Bag
+#: A ``JsonRule`` is the whole body of a rule, or nothing.
+Node = Literal | ByteSet | CharSet | SpecialToken | Ref | Sequence | Choice | Repeat | Graph | Bag | JsonRule
 
 
 @_node
@@ -285,8 +288,10 @@ def parts(node: Node) -> tuple[Node, ...]:
             return tuple(label for _, label, _ in edges)
         case Bag(entries, separator):
             return (*(part for entry in entries for part in (entry.item, entry.rest)), separator)
-        case _:
+        case Literal() | ByteSet() | CharSet() | SpecialToken() | Ref():
             return ()
+        case _:
+            raise TypeError(f"not a node: {node!r}")
 
 
 def mapped(node: Node, change: Callable[[Node], Node]) -> Node:

@@ -13,9 +13,11 @@ from vllm_guided.numba_setup import jit
 from vllm_guided.runtime import merging
 from vllm_guided.runtime.arena import arena_at
 from vllm_guided.runtime.borrowing import settle
+from vllm_guided.runtime.entry import append_bag
 
 _ints = types.int32[::1]
 _bytes = types.uint8[::1]
+_longs = types.int64[::1]
 
 
 @jit(types.void(
@@ -98,3 +100,33 @@ def append_rules(
     )  # fmt: skip
     for i in range(rules):
         starts[new[i]] = numbers[place[new[i]]]
+
+
+@jit(types.void(
+    types.int64, _ints, _ints, _ints, _ints, _ints, _ints, _ints, _ints, _ints, _longs, _ints, _ints, _ints,
+    _ints, _ints, _ints, _ints, _ints, _ints,
+))  # fmt: skip
+def append_bags(
+    address, bags, starts, separator, skips, minimum, maximum, groups, wanted, word_offsets, required,
+    offsets, member_rule, member_rest, member_skips, member_own, member_wanted, member_distinct, member_first,
+    member_last,
+):  # fmt: skip
+    """Append bags of an automaton, whose rules start in ``starts``; all other arrays: as in ``Automaton``.
+
+    Each begins in the next situation (see ``append_bag``).
+    """
+    for i in range(bags.size):
+        bag = bags[i]
+        low, past = np.int64(offsets[bag]), np.int64(offsets[bag + 1])
+        start = np.empty(past - low, np.int32)
+        rest = np.empty(past - low, np.int32)
+        for k in range(low, past):
+            start[k - low] = starts[member_rule[k]]
+            rest[k - low] = starts[member_rest[k]] if member_rest[k] >= 0 else np.int32(-1)
+        append_bag(
+            address, np.int64(starts[separator[bag]]), skips[bag] != 0, np.int64(minimum[bag]),
+            np.int64(maximum[bag]), np.int64(groups[bag]), np.int64(wanted[bag]),
+            required[word_offsets[bag] : word_offsets[bag + 1]], start, rest, member_skips[low:past],
+            member_own[low:past], member_wanted[low:past], member_distinct[low:past], member_first[low:past],
+            member_last[low:past],
+        )  # fmt: skip

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vllm_guided.automaton.automaton import Automaton
-from vllm_guided.automaton.bags import MEMBER_ARRAYS
+from vllm_guided.automaton.automaton import Automaton, writable
+from vllm_guided.automaton.bags import BAG_ARRAYS, MEMBER_ARRAYS
 from vllm_guided.automaton.prune import without_symbols
 from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
 from vllm_guided.grammar import ir
 from vllm_guided.runtime import arena as tables
 from vllm_guided.runtime import entry
-from vllm_guided.runtime.appending import append_rules
+from vllm_guided.runtime.appending import append_bags, append_rules
 from vllm_guided.runtime.slices import levels_of, slices_of
 from vllm_guided.vocab.vocabulary import Vocabulary
 
@@ -145,7 +145,7 @@ class Runtime:
                 first_of[rule] = first
             append_rules(
                 self.address, np.array(new, np.int32), first_of, starts, symbols,
-                *(_writable(getattr(automaton, name)) for name in _APPENDED),
+                *(writable(getattr(automaton, name)) for name in _APPENDED),
             )  # fmt: skip
             for rule, first in twins_of:
                 starts[rule] = starts[first]
@@ -153,28 +153,14 @@ class Runtime:
             twins = self._twins.setdefault(int(starts[body]), base + max(minimum, maximum) + 1)
             entry.append_counter(self.address, base, minimum, maximum, int(starts[body]), twins)
         if bags:
-            self._append_bags(automaton, bags, starts)
+            append_bags(
+                self.address, np.array(bags, np.int32), starts,
+                *[writable(getattr(automaton, name)) for name in (*BAG_ARRAYS[1:], *MEMBER_ARRAYS)],
+            )  # fmt: skip
         now = starts.tolist()
         known.update((key, now[rule]) for key, rule in added.items() if now[rule] >= 0)
         self._virtual = virtual
         return starts
-
-    def _append_bags(self, automaton: Automaton, bags: list[int], starts: npt.NDArray[np.int32]) -> None:
-        offsets, words = automaton.bag_offsets.tolist(), automaton.bag_word_offsets.tolist()
-        required = _writable(automaton.bag_required)
-        rest = np.where(automaton.member_rest < 0, np.int32(-1), starts[automaton.member_rest])
-        start = starts[automaton.member_rule]
-        members = (start, rest, *(_writable(getattr(automaton, name)) for name in MEMBER_ARRAYS[2:]))
-        separators = starts[automaton.bag_separator].tolist()
-        skips, wanted = automaton.bag_skips.tolist(), automaton.bag_wanted.tolist()
-        minima, maxima = automaton.bag_minimum.tolist(), automaton.bag_maximum.tolist()
-        groups = automaton.bag_groups.tolist()
-        for bag in bags:
-            low, past = offsets[bag], offsets[bag + 1]
-            entry.append_bag(
-                self.address, separators[bag], bool(skips[bag]), minima[bag], maxima[bag], groups[bag],
-                wanted[bag], required[words[bag] : words[bag + 1]], *[array[low:past] for array in members],
-            )  # fmt: skip
 
     def _set(self, symbol: ir.SpecialToken) -> int:
         number = self._set_number.get(symbol)
@@ -202,11 +188,6 @@ def _slices(vocabulary: Vocabulary, words: int) -> tuple[npt.NDArray[Any], ...]:
         ),
         *levels_of(trie.node_byte, trie.node_next, trie.node_token_start, trie.node_tokens),
     )  # fmt: skip
-
-
-def _writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """``array`` as compiled functions take it: one that was unpickled may be read-only."""
-    return array if array.flags.writeable else array.copy()
 
 
 def token_ids(symbol: ir.SpecialToken, vocabulary: Vocabulary) -> npt.NDArray[np.int32]:

@@ -7,9 +7,11 @@ compiled code that takes seconds to build the first time on a machine and part o
 from __future__ import annotations
 
 import functools
+import json
 from types import ModuleType
 from typing import Any
 
+from vllm_guided.frontends.json_schema.common import common_schema
 from vllm_guided.vllm import compiled, engine
 from vllm_guided.vllm.engine import Constraint
 from vllm_guided.vllm.selection import expect, is_selected, logger
@@ -20,6 +22,7 @@ SAMPLES = (
         '{"type": "object", "properties": {"a": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 9}, '
         '"b": {"type": "array", "items": {"type": "integer", "maximum": 99}}}, "required": ["a"]}',
     ),
+    Constraint("json_schema", json.dumps(common_schema())),
     Constraint("json_object"),
     Constraint("regex", r"\d{1,3}(\.\d+)?"),
     Constraint("choice", '["yes", "no"]'),

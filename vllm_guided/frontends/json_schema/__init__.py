@@ -46,6 +46,7 @@ from vllm_guided.frontends.json_schema.emitter import Emitter, Leaves
 from vllm_guided.frontends.json_schema.generic import add_generic
 from vllm_guided.frontends.json_schema.keywords import read
 from vllm_guided.frontends.json_schema.layout import layout_of
+from vllm_guided.frontends.json_schema.plain import NotPlain, Plain
 from vllm_guided.frontends.json_text import JsonText
 from vllm_guided.grammar import ir
 
@@ -67,6 +68,7 @@ def json_schema_grammar(
     documents: Mapping[str, Any] | None = None,
     prefix: str = "",
     leaves: Leaves | None = None,
+    json_rules: bool = False,
 ) -> ir.Grammar:
     """The grammar of the JSON texts that are valid under ``schema``.
 
@@ -83,6 +85,7 @@ def json_schema_grammar(
         prefix: of the names of its own rules, where it becomes part of another grammar; the rules of JSON
             itself keep their names.
         leaves: what several grammars with different prefixes share beside those; it is added to.
+        json_rules: plain schemas become rules of their own kind (``grammar.json_rules``), quickly.
 
     Returns:
         The grammar; its start rule derives the whole text, without blanks around it.
@@ -99,7 +102,7 @@ def json_schema_grammar(
     if property_order not in PROPERTY_ORDERS:
         raise InvalidConstraint(f'property_order is "any" or "schema", not {property_order!r}')
 
-    def write() -> ir.Grammar:
+    def write(plain: bool) -> ir.Grammar:
         root: Any = schema
         text: str | None = None
         if isinstance(schema, str):
@@ -111,11 +114,16 @@ def json_schema_grammar(
             layout = layout_of(any_whitespace, whitespace_pattern)
             emitter = Emitter(algebra, layout, property_order == "any", whole_as_digits, prefix, leaves)
             with closing(emitter):
-                return emitter.grammar(algebra.terms.place(document.place()))
+                if plain:
+                    emitter.plain = Plain(emitter, document)
+                return emitter.grammar(document.place())
 
     try:
         with paused():
-            return write()
+            try:
+                return write(json_rules and property_order == "any" and not whitespace_pattern)
+            except NotPlain:
+                return write(False)
     except RecursionError:
         raise ConstraintTooComplex("the schema is nested too deeply at one place") from None
 

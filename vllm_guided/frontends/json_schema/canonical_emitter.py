@@ -21,6 +21,7 @@ from vllm_guided.frontends.json_schema.members import Members, Slot, members
 from vllm_guided.frontends.json_schema.numbers import Numbers
 from vllm_guided.frontends.json_schema.object_order import Tail, in_order
 from vllm_guided.frontends.json_schema.object_text import with_braces
+from vllm_guided.frontends.json_schema.plain import NotPlain
 from vllm_guided.frontends.json_schema.shapes import Arrays, Norm, Objects
 from vllm_guided.frontends.json_schema.strings import Strings
 from vllm_guided.grammar import ir
@@ -39,8 +40,9 @@ class CanonicalEmitter(Emitter):
         super().__init__(base.algebra, base.layout)
         self.rules, self.places, self._queue = base.rules, base.places, base._queue
         self._certain = base._certain
-        self._fresh = base._fresh  # type: ignore[method-assign]
+        self.fresh = base.fresh  # type: ignore[method-assign]
         self.narrowed = False
+        self._base_plain = base.plain
         self._ranks: dict[str, int] = {}
         self._objects: list[tuple[str, Objects, Members]] = []
         self._late: dict[str, Callable[[FewTexts], ir.Node]] = {}
@@ -48,14 +50,14 @@ class CanonicalEmitter(Emitter):
 
     def close(self) -> None:
         self._late.clear()
-        del self._few, self._fresh
+        del self._few, self.fresh, self._base_plain
 
     def canonical(self) -> CanonicalEmitter:
         return self
 
     def later(self, build: Callable[[FewTexts], ir.Node]) -> ir.Node:
         """A rule whose body is made when all others are known: it depends on how many texts they have."""
-        name = self._fresh("unique")
+        name = self.fresh("unique")
         self.rules[name] = ir.Rule(ir.NOTHING)
         self.places[name] = self._place
         self._late[name] = build
@@ -95,6 +97,12 @@ class CanonicalEmitter(Emitter):
             found = node if ir.is_nothing(node) else self.rule(kind, node, shared=True)
             self._by_shape[values] = found
         return found
+
+    def _shape(self, kind: str, shape: Arrays | Objects) -> ir.Node:
+        if isinstance(shape, Objects) and self._base_plain is not None:
+            # The order of members is that in which objects are met, which is to be the same for all.
+            raise NotPlain
+        return super()._shape(kind, shape)
 
     def _body(self, name: str, shape: Arrays | Objects) -> ir.Node:
         if isinstance(shape, Arrays):

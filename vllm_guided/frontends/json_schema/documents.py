@@ -205,7 +205,7 @@ class Document:
         source, resource = place.resource.source, place.resource
         found: tuple[Resource, Path] | None = None
         if source.plain and (reference == "#" or reference.startswith("#/")):
-            path = _follow(resource, reference[1:])
+            path = follow(resource, reference[1:])
             found = (resource, path) if path is not None else None
         if found is None:
             found = self._target(place, keyword, reference, source.index(), resource)
@@ -234,7 +234,7 @@ class Document:
                 raise place.invalid(keyword, f"{uri!r} is the identifier of several different schemas")
             resource = found
         if not fragment or fragment[0] == "/":
-            path = _follow(resource, fragment)
+            path = follow(resource, fragment)
         else:
             name = unquote(fragment)
             if name in resource.doubtful:
@@ -299,7 +299,7 @@ def _resource_of(schema: dict[str, Any], path: Path, outer: Resource) -> Resourc
     return found
 
 
-def _follow(resource: Resource, fragment: str) -> Path | None:
+def follow(resource: Resource, fragment: str) -> Path | None:
     """The path that a JSON pointer in a fragment leads to from the root of ``resource``."""
     value: Any = resource.schema
     keys: list[str | int] = []

@@ -18,12 +18,14 @@ from vllm_guided.frontends.json_schema.algebra import Algebra
 from vllm_guided.frontends.json_schema.array_text import array_node
 from vllm_guided.frontends.json_schema.array_unique import with_repeats
 from vllm_guided.frontends.json_schema.decimals import decimal
+from vllm_guided.frontends.json_schema.documents import Place
 from vllm_guided.frontends.json_schema.generic import add_generic
 from vllm_guided.frontends.json_schema.layout import Layout
 from vllm_guided.frontends.json_schema.names import RULES, name_node
 from vllm_guided.frontends.json_schema.number_text import number_node
 from vllm_guided.frontends.json_schema.numbers import ANY_FORM, DIGITS, NOT_DIGITS, Numbers
 from vllm_guided.frontends.json_schema.object_text import object_node
+from vllm_guided.frontends.json_schema.plain import NotPlain, Plain
 from vllm_guided.frontends.json_schema.productivity import references, unproductive, without_dead
 from vllm_guided.frontends.json_schema.shapes import (
     ANY,
@@ -43,6 +45,8 @@ from vllm_guided.frontends.json_schema.shapes import (
 from vllm_guided.frontends.json_schema.string_text import string_node, united_node
 from vllm_guided.frontends.json_schema.strings import Strings
 from vllm_guided.grammar import ir
+from vllm_guided.grammar.expansion import expanded_rule
+from vllm_guided.grammar.json_rules import JSON_RULES, JsonRule, json_references
 
 if TYPE_CHECKING:
     from vllm_guided.frontends.json_schema.canonical_emitter import CanonicalEmitter
@@ -88,6 +92,7 @@ class Emitter:
         self._by_shape: dict[object, ir.Node] = {}
         self._queue: deque[tuple[str, Emitter, Arrays | Objects]] = deque()
         self._canonical: CanonicalEmitter | None = None
+        self.plain: Plain | None = None  # what writes plain places, if anything does
         self._place: Term | None = None  # where the rules that are made belong; None: the root
         self._count = 0
 
@@ -97,10 +102,13 @@ class Emitter:
         """The texts of a term's values; ``ir.NOTHING`` where it is plainly empty."""
         found = self._by_term.get(term)
         if found is None:
-            norm = self.algebra.top(term)
             before, self._place = self._place, term
             try:
-                found = self.norm_node(norm)
+                place = self.algebra.terms.entries[term].place if self.plain is not None else None
+                if place is not None:
+                    found = self.plain.node(place)  # type: ignore[union-attr]
+                if found is None:
+                    found = self.norm_node(self.algebra.top(term))
             except GrammarError as error:
                 raise self.algebra.located(error, self._pointer(term)) from None
             finally:
@@ -180,14 +188,14 @@ class Emitter:
         if shared and self.leaves is not None and (found := self.leaves.get(id(body))) is not None:
             self.rules[found[0]] = found[1]
             return ir.Ref(found[0])
-        name = self._fresh(kind)
+        name = self.fresh(kind)
         rule = self.rules[name] = ir.Rule(body, shared)
         if shared and self.leaves is not None:
             self.leaves[id(body)] = name, rule
         self.places[name] = self._place
         return ir.Ref(name)
 
-    def _fresh(self, kind: str) -> str:
+    def fresh(self, kind: str) -> str:
         self._count += 1
         if self._count > limits.MAX_RULES:
             raise ConstraintTooComplex(f"the schema needs more than {limits.MAX_RULES} rules")
@@ -257,7 +265,7 @@ class Emitter:
     def _shape(self, kind: str, shape: Arrays | Objects) -> ir.Node:
         found = self._by_shape.get(shape)
         if found is None:
-            name = self._fresh(kind)
+            name = self.fresh(kind)
             found = self._by_shape[shape] = ir.Ref(name)
             self.rules[name] = ir.Rule(ir.NOTHING)
             self.places[name] = self._place
@@ -265,23 +273,32 @@ class Emitter:
         return found
 
     def _body(self, name: str, shape: Arrays | Objects) -> ir.Node:
+        if self.plain is not None and (whole := self.plain.shape(shape)) is not None:
+            return whole
         return object_node(self, shape) if isinstance(shape, Objects) else array_node(self, shape)
 
     def close(self) -> None:
         """Let go of what refers back to this object, so that all is freed without a collector."""
         self._queue.clear()
+        if self.plain is not None:
+            self.plain.close()
         if self._canonical is not None:
             self._canonical.close()
             self._canonical = None
 
-    def grammar(self, term: Term) -> ir.Grammar:
-        """The whole grammar, from the rule ``start``.
+    def grammar(self, place: Place) -> ir.Grammar:
+        """The whole grammar of the schema at ``place``, from the rule ``start``.
 
         Raises:
             InvalidConstraint: nothing satisfies the schema.
         """
         start = f"{self.prefix}start"
-        self.rules[start] = ir.Rule(self.value(term))
+        value = self.plain.node(place) if self.plain is not None else None
+        whole = self.algebra.terms.place(place) if value is None else None
+        if whole is not None:
+            value = self.value(whole)
+        assert value is not None
+        self.rules[start] = ir.Rule((self.plain and self.plain.choice(value)) or value)
         self.places[start] = None
         while self._queue:
             name, writer, shape = self._queue.popleft()
@@ -294,7 +311,9 @@ class Emitter:
                 raise self.algebra.located(error, self._pointer(self._place)) from None
         if self._canonical is not None:
             self._canonical.finish()
-        if self.algebra.top(term) == EMPTY:
+        if type(value) is ir.Ref and type(self.rules[value.name].body) in JSON_RULES:
+            self.rules[start] = self.rules[value.name]
+        elif whole is not None and self.algebra.top(whole) == EMPTY:
             raise InvalidConstraint("unsatisfiable: no JSON value fits", where="#")
         self._check(start)
         return ir.Grammar(self.rules, start)
@@ -302,6 +321,8 @@ class Emitter:
     def _check(self, start: str) -> None:
         """Refuse a grammar without a text."""
         dead = unproductive(self.rules, self._certain)
+        if start in dead and self.plain is not None and self.plain.used:
+            raise NotPlain  # the general way knows which place it is
         if start in dead:
             if self._canonical is not None and self._canonical.narrowed:
                 raise UnsupportedConstraint(
@@ -313,9 +334,16 @@ class Emitter:
             )
         if dead:
             live = self.rules.keys() - dead
+            for name in dead:
+                self.rules[name] = ir.Rule(ir.NOTHING)
             for name in live:
                 rule = self.rules[name]
-                self.rules[name] = ir.Rule(without_dead(rule.body, live), rule.shared)
+                body = rule.body
+                if isinstance(body, JsonRule):
+                    if dead.isdisjoint(json_references(body)):
+                        continue
+                    body = expanded_rule(body)
+                self.rules[name] = ir.Rule(without_dead(body, live), rule.shared)
 
     def _culprit(self, start: str, dead: set[str]) -> str:
         """The deepest place that keeps the start from having a text."""

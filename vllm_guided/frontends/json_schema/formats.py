@@ -171,6 +171,11 @@ _PATTERNS: dict[str, str] = {
 }
 
 
+def names() -> tuple[str, ...]:
+    """All formats that are asserted."""
+    return tuple(_PATTERNS)
+
+
 def known(name: str) -> bool:
     """Whether the format is asserted."""
     return name in _PATTERNS

@@ -52,6 +52,9 @@ _KINDS: dict[str, int] = {
     **dict.fromkeys(("unevaluatedProperties", "unevaluatedItems"), _UNEVALUATED),
 }
 
+KEYWORDS = frozenset((*_KINDS, "type"))
+"""Everything else is an annotation."""
+
 
 def _types(place: Place) -> Norm:
     """The values of the types that ``type`` names."""
@@ -60,11 +63,12 @@ def _types(place: Place) -> Norm:
     for name in names:
         if name not in TYPES:
             raise place.invalid("type", f"{name!r} is not one of {', '.join(TYPES)}")
-    return _of_types(names, place.draft == 4)
+    return types_norm(names, place.draft == 4)
 
 
 @lru_cache(maxsize=256)
-def _of_types(names: tuple[str, ...], digits: bool) -> Norm:
+def types_norm(names: tuple[str, ...], digits: bool) -> Norm:
+    """All values of the types; integers as digits alone, never as ``1.0``, with ``digits``."""
     words = 0
     numbers: tuple[Numbers, ...] = ()
     strings, arrays, objects = EMPTY.strings, EMPTY.arrays, EMPTY.objects

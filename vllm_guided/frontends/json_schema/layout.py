@@ -22,6 +22,7 @@ class Layout:
     """Punctuation with the white space around it.
 
     Attributes:
+        separator: a rule for the comma between two members.
         blank: what may stand between two tokens (nothing included).
         rules: the rules that ``blank`` refers to.
         generic: the rules of any value, array, object, string or number, once somebody asked for them
@@ -45,6 +46,7 @@ class Layout:
         self.comma = ir.sequence(self.blank, ir.text(","), self.blank)
         self.colon = ir.sequence(self.blank, ir.text(":"), self.blank)
         self.compact = self.blank == ir.EMPTY
+        self.separator = ir.Rule(self.comma, shared=True)
         self.generic: dict[str, dict[str, ir.Rule]] = {}
         blanks = () if self.compact else (self.blank,)
         self._brackets: dict[tuple[str, str], tuple[tuple[ir.Node, ...], tuple[ir.Node, ...], ir.Node]] = {

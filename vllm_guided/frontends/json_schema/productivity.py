@@ -10,6 +10,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 
 from vllm_guided.frontends import bags
 from vllm_guided.grammar import ir
+from vllm_guided.grammar.json_rules import JsonArray, JsonObject, JsonValue
 
 
 def derives(node: ir.Node, productive: Container[str]) -> bool:
@@ -32,6 +33,14 @@ def derives(node: ir.Node, productive: Container[str]) -> bool:
         return any(derives(option, productive) for option in reversed(node.options))  # short ones stand last
     if isinstance(node, ir.Repeat):
         return node.minimum == 0 or derives(node.item, productive)
+    if isinstance(node, JsonObject):
+        if node.least and not node.required:
+            return node.other in productive or any([name in productive for name in node.values])
+        return all([node.values[place] in productive for place in node.required])
+    if isinstance(node, JsonArray):
+        return node.least == 0 or node.item in productive
+    if isinstance(node, JsonValue):
+        return bool(node.texts) or any([name in productive for name in node.rules])
     if isinstance(node, ir.Bag):
         return bags.can_be_filled(node, lambda part: derives(part, productive))
     assert isinstance(node, ir.Graph)

@@ -78,4 +78,4 @@ def _separated(schema: Any, items: str, keys: str, flexible: bool) -> ir.Grammar
     layout.colon = ir.sequence(layout.blank, regex_node(keys, dialect="ecma"), layout.blank)
     document = Document(schema)
     algebra = Algebra(read)
-    return Emitter(algebra, layout, whole_as_digits=True).grammar(algebra.terms.place(document.place()))
+    return Emitter(algebra, layout, whole_as_digits=True).grammar(document.place())

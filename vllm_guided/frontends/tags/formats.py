@@ -32,6 +32,7 @@ class Formats:
         any_whitespace: False: JSON without blanks, where a format does not say how many.
         additional_properties: False: JSON objects that do not say whether they are open are closed.
         property_order: of the members of JSON objects, where a format does not ask for any order.
+        json_rules: whether plain schemas become rules of their own kind (``grammar.json_rules``).
     """
 
     def __init__(
@@ -39,10 +40,12 @@ class Formats:
         any_whitespace: bool = True,
         additional_properties: bool | None = None,
         property_order: str = "schema",
+        json_rules: bool = False,
     ) -> None:
         self.any_whitespace = any_whitespace
         self.additional_properties = additional_properties
         self.property_order = property_order
+        self.json_rules = json_rules
         self.rules: dict[str, ir.Rule] = {}
         self.depth = 0
         self.count = 0

@@ -60,6 +60,7 @@ class Values:
             property_order="any" if self.any_order else self.formats.property_order,
             prefix=self.formats.prefix(),
             leaves=self.formats.leaves,
+            json_rules=self.formats.json_rules and not self.excludes,
         )
         if self.excludes:
             node = self.formats.embed(without(grammar, self.excludes))

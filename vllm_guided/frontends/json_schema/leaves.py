@@ -1,0 +1,30 @@
+"""Rules of strings and numbers with conditions, by what their schemas say: other schemas have them, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vllm_guided.grammar import ir
+
+LEAVES_KEPT = 4_096
+LEAF_KEYWORDS = (
+    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength",
+    "pattern", "format", "contentEncoding",
+)  # fmt: skip
+_READ = frozenset((*LEAF_KEYWORDS, "type"))
+
+LEAVES: dict[tuple[object, ...], ir.Rule] = {}
+"""Shared rules, which refer to none, by ``leaf_key`` and whatever else decides what they are."""
+
+
+def leaf_key(schema: Mapping[str, Any]) -> tuple[object, ...]:
+    """What a schema says of strings and numbers; the same number in two spellings is two things."""
+    return tuple([(keyword, repr(value)) for keyword, value in schema.items() if keyword in _READ])
+
+
+def keep_leaf(key: tuple[object, ...], rule: ir.Rule) -> None:
+    """Remember a rule; all are forgotten when there are too many."""
+    if len(LEAVES) >= LEAVES_KEPT:
+        LEAVES.clear()
+    LEAVES[key] = rule

@@ -76,13 +76,14 @@ def compare_records(address: Any) -> Any:
         if arena.config_tier1[config] < 0:
             continue
         row, escapes = _plain(arena, np.int64(config))
-        allowed, found, count = loops.walk_loop(arena, np.int64(config))
-        if allowed >= 0:
-            counts[0] += 1
-            same = _same(arena.scratch_row[: arena.words], row)
-            if not same or not _enough(arena, found[:count], escapes, row):
-                counts[2] = config
-            clear(arena.scratch_row, 0, arena.words)
+        for endless in (False, True):
+            allowed, found, count = loops.walk_loop(arena, np.int64(config), endless)
+            if allowed >= 0:
+                counts[0] += 1
+                same = _same(arena.scratch_row[: arena.words], row)
+                if not same or not _enough(arena, found[:count], escapes, row):
+                    counts[2] = config
+                clear(arena.scratch_row, 0, arena.words)
         first = np.int64(arena.id_count)
         arena.closings = np.int64(0)
         spreading.enter(arena, np.int64(0), np.int64(config))

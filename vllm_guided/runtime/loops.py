@@ -252,13 +252,17 @@ def _end_all(arena, configs, in_loop, characters):
     return True
 
 
-@jit(types.Tuple((_int, _ints, _int))(arena_type, _int), apart=True)
-def walk_loop(arena, config):
+@jit(types.Tuple((_int, _ints, _int))(arena_type, _int, _bool), apart=True)
+def walk_loop(arena, config, endless):
     """``walk`` for a configuration from which text of a class of bytes goes on for some characters.
 
     It may go through many configurations, as in text that must somewhere hold a word: how much of the word
     was read differs, but any text may follow. The tokens made of these bytes alone are allowed, up to the
     number of characters that certainly may follow: that is a ready row. Only others are walked.
+
+    Args:
+        endless: only where any number of characters may follow. (Text that must not hold a word may go on
+            for the word's length with any characters, but for ever with all but its first.)
 
     Returns:
         as ``walk``; the first is -1 where there is no such class.
@@ -325,7 +329,7 @@ def walk_loop(arena, config):
                     distance[count] = distance[done] + 1
                     count += 1
         done += 1
-    if length < LEAST_LENGTH:
+    if length < LEAST_LENGTH or (endless and length < ENDLESS):
         return refused
     wide = False
     may_leave = False

@@ -119,7 +119,7 @@ def _record_walk(arena, config, end):
     if arena.config_twin[config] < 0:
         find_twin(arena, config)
     if arena.config_twin[config] == config:
-        allowed, escapes, escape_count = walk_loop(arena, config)
+        allowed, escapes, escape_count = walk_loop(arena, config, end == config)
     if allowed < 0 and end != DEAD:
         allowed, escapes, escape_count = walk_chain(arena, config, end)
     is_chain = allowed >= 0

@@ -105,6 +105,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
     monkeypatch.setattr(selection, "_active", False)
     monkeypatch.setattr(selection, "_faults", [])
+    monkeypatch.setattr(advance, "FEW", 1)
 
 
 def adapted(shape: type, **methods: Any) -> Any:

@@ -106,12 +106,37 @@ def test_the_registry_has_the_collector_once(run: Path, monkeypatch: pytest.Monk
     registry = prometheus.CollectorRegistry()
     module = ModuleType("a_vllm")
     module.get_prometheus_registry = lambda: registry  # type: ignore[attr-defined]
+    metrics.join_registry(ModuleType("another vLLM"))
+    metrics.join_registry(module)
     metrics.join_registry(module)
     monkeypatch.setattr(selection, "_active", False)
     assert module.get_prometheus_registry() is registry and not list(registry.collect())
     monkeypatch.setattr(selection, "_active", True)
     for _ in range(2):
         module.get_prometheus_registry()
+    assert (
+        prometheus.generate_latest(registry).decode().count("# TYPE vllm_guided_fill_steps_total counter")
+        == 1
+    )
+
+
+def test_a_registry_of_several_servers_has_it_too(
+    run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from prometheus_client import multiprocess
+
+    monkeypatch.setattr(
+        multiprocess.MultiProcessCollector, "collect", multiprocess.MultiProcessCollector.collect
+    )
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    monkeypatch.setattr(selection, "_active", True)
+    module = ModuleType("a_vllm")
+    module.get_prometheus_registry = prometheus.CollectorRegistry  # type: ignore[attr-defined]
+    metrics.join_registry(module)
+    for _ in range(2):
+        module.get_prometheus_registry()
+    registry = prometheus.CollectorRegistry()
+    multiprocess.MultiProcessCollector(registry)
     assert (
         prometheus.generate_latest(registry).decode().count("# TYPE vllm_guided_fill_steps_total counter")
         == 1

@@ -236,7 +236,10 @@ class RowTable:
 
     def added(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """Slots, int32 [new], and rows, int32 [new, words], that this step has added (copies)."""
-        slots = self._added[: self._counters[ADDED]].copy()
+        count = self._counters[ADDED]
+        if not count:
+            return self._added[:0], self._rows[:0]
+        slots = self._added[:count].copy()
         return slots, self._rows[slots]
 
     def forget_added(self) -> None:

@@ -17,6 +17,9 @@ from typing import Any
 
 from vllm_guided.vllm.selection import UnexpectedVllm, expect, logger
 
+#: Fewer requests go one by one, as vLLM asks: the arrays for one call would take longer.
+FEW = 12
+
 
 def advance_whole_batch(module: ModuleType) -> None:
     """Adapt ``Scheduler.update_from_output``; where it does not fit, requests advance one by one."""
@@ -99,7 +102,7 @@ def look_at_drafts(requests: dict[str, Any], names: Any, drafts: Any, may_reason
 def _followed(
     requests: dict[str, Any], tokens: Iterable[tuple[str, list[int]]], may_reason: bool
 ) -> Iterator[tuple[Any, list[int], list[int]]]:
-    """The grammars that go over their tokens here, those tokens, and the state after each."""
+    """The grammars that go over their tokens here, those tokens, and the state after each; none if few."""
     import numpy as np
 
     from vllm_guided.runtime import steps
@@ -117,7 +120,7 @@ def _followed(
         if not may_reason or structured.reasoning_ended:
             grammars.append(grammar)
             followed.append(some)
-    if not grammars:
+    if len(grammars) < FEW:
         return
     offsets = np.zeros(len(followed) + 1, np.int32)
     np.cumsum([len(some) for some in followed], out=offsets[1:])

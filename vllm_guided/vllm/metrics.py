@@ -17,14 +17,14 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from vllm_guided.vllm import counters, selection
 from vllm_guided.vllm.run_name import named_here, run_name
-from vllm_guided.vllm.selection import expect, logger
+from vllm_guided.vllm.selection import UnexpectedVllm, expect, logger
 
 PREFIX = "vllm_guided_"
 PERIOD_SECONDS = 1.0
@@ -169,15 +169,25 @@ _collector = Collector()
 
 
 def join_registry(module: ModuleType) -> None:
-    """Let the registry that vLLM's endpoint shows have our collector, too, where our backend is selected."""
-    original = expect(module, "get_prometheus_registry")
+    """Let the registry that vLLM's endpoint shows have our collector, too, where our backend is selected.
+
+    ``module``: the one that makes the registry, or one that has taken that function from it.
+    """
+    try:
+        original = expect(module, "get_prometheus_registry")
+    except UnexpectedVllm as fault:
+        logger.debug("%s Figures may be missing in the Prometheus endpoint.", fault)
+        return
 
     @functools.wraps(original)
     def get_prometheus_registry(*args: Any, **kwargs: Any) -> Any:
         registry = original(*args, **kwargs)
         if selection.is_active():
             try:
-                registry.register(_collector)
+                if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+                    _join_multiprocess()
+                else:
+                    registry.register(_collector)
             except ValueError:
                 pass  # it is there already
             except Exception:
@@ -185,3 +195,20 @@ def join_registry(module: ModuleType) -> None:
         return registry
 
     module.get_prometheus_registry = get_prometheus_registry  # type: ignore[attr-defined]
+
+
+def _join_multiprocess() -> None:
+    """With several API servers, whoever answers makes a registry of its own from the files of all of them."""
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    original: Callable[[Any], Iterable[Any]] = MultiProcessCollector.collect
+    if hasattr(original, "of_vllm_guided"):
+        return
+
+    @functools.wraps(original)
+    def collect(self: Any) -> Iterator[Any]:
+        yield from original(self)
+        yield from _collector.collect()
+
+    collect.of_vllm_guided = True  # type: ignore[attr-defined]
+    MultiProcessCollector.collect = collect  # type: ignore[method-assign]

@@ -48,6 +48,8 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "vllm.v1.worker.gpu.structured_outputs": ("second_runner:apply_in_place",),
     "vllm.v1.worker.worker_base": ("worker:note_selection",),
     "vllm.v1.metrics.prometheus": ("metrics:join_registry",),
+    # Where several API servers are started, it has the function before any plugin is loaded.
+    "vllm.entrypoints.serve.instrumentator.metrics": ("metrics:join_registry",),
     "vllm.v1.utils": ("rust_frontend:refuse",),
 }
 

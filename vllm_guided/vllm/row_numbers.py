@@ -40,11 +40,13 @@ class RowNumbers(np.ndarray[Any, np.dtype[np.int32]]):
         self.slots = self.rows = _NONE
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _restored, (self.reshape(-1).view(np.ndarray), self.table, self.slots, self.rows)
+        # Bytes: pickling an array takes microseconds, and this is done in each step.
+        news = (self.slots, self.rows) if len(self.slots) else ()
+        return _restored, (self.tobytes(), self.table, *news)
 
 
 _NONE: Rows = np.empty((0,), np.int32)
 
 
-def _restored(numbers: Rows, table: int, slots: Rows, rows: Rows) -> RowNumbers:
-    return RowNumbers.of(numbers, table, slots, rows)
+def _restored(numbers: bytes, table: int, slots: Rows = _NONE, rows: Rows = _NONE) -> RowNumbers:
+    return RowNumbers.of(np.frombuffer(numbers, np.int32), table, slots, rows)

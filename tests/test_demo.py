@@ -268,11 +268,11 @@ def test_signals_stop_the_server(number: signal.Signals, fake_vllm: Path, tmp_pa
         stderr=subprocess.STDOUT,
         text=True,
     )
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120  # on a machine that has other things to do
     while not list(temporary.glob("*/tmp/left.txt")) and time.monotonic() < deadline:
         time.sleep(0.1)
     demo.send_signal(number)
-    output, _ = demo.communicate(timeout=30)
+    output, _ = demo.communicate(timeout=120)
     assert demo.returncode == 130, output
     assert "Interrupted" in output
     temporary.rmdir()  # fails unless it is empty

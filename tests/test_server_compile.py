@@ -100,7 +100,7 @@ def test_constraints_are_compiled_by_the_service(server: VllmServer, client: Cli
     until(server, "compiles", 12, 'where="service"')
     # The engine core found all of them; a few samples are its own, from its start.
     found = until(server, "cache_hits", 12, 'level="handoff"')
-    assert not any('kind="json_schema",where="process"' in k and v > 1 for k, v in found.items()), found
+    assert not any('kind="json_schema",where="process"' in k and v > 2 for k, v in found.items()), found
     names = list(service_processes(Path(server._folder)).values())
     assert names.count("guided-zygote") == 1 and names.count("guided-compile") >= 2
 

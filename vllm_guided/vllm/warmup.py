@@ -11,24 +11,30 @@ import json
 from types import ModuleType
 from typing import Any
 
-from vllm_guided.frontends.json_schema.common import common_schema
 from vllm_guided.vllm import compiled, engine
 from vllm_guided.vllm.engine import Constraint
 from vllm_guided.vllm.selection import expect, is_selected, logger
 
-SAMPLES = (
-    Constraint(
-        "json_schema",
-        '{"type": "object", "properties": {"a": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 9}, '
-        '"b": {"type": "array", "items": {"type": "integer", "maximum": 99}}}, "required": ["a"]}',
-    ),
-    Constraint("json_schema", json.dumps(common_schema())),
-    Constraint("json_object"),
-    Constraint("regex", r"\d{1,3}(\.\d+)?"),
-    Constraint("choice", '["yes", "no"]'),
-    Constraint("grammar", 'start: "a" start | WORD\nWORD: /[a-z]+/'),
-    Constraint("grammar", 'root ::= "a" root | [0-9]+'),
-)
+
+def samples() -> tuple[Constraint, ...]:
+    """A constraint of each kind, and a schema with what many have in common."""
+    # Here, so that a process which imports this module for its hooks alone loads no front end.
+    from vllm_guided.frontends.json_schema.common import common_schema
+
+    return (
+        Constraint(
+            "json_schema",
+            '{"type": "object", "properties": {"a": {"type": "string", "pattern": "^[a-z]+$", '
+            '"maxLength": 9}, "b": {"type": "array", "items": {"type": "integer", "maximum": 99}}}, '
+            '"required": ["a"]}',
+        ),
+        Constraint("json_schema", json.dumps(common_schema())),
+        Constraint("json_object"),
+        Constraint("regex", r"\d{1,3}(\.\d+)?"),
+        Constraint("choice", '["yes", "no"]'),
+        Constraint("grammar", 'start: "a" start | WORD\nWORD: /[a-z]+/'),
+        Constraint("grammar", 'root ::= "a" root | [0-9]+'),
+    )
 
 
 def check_samples(module: ModuleType) -> None:
@@ -44,7 +50,7 @@ def check_samples(module: ModuleType) -> None:
         original(self, vllm_config, *args, **kwargs)
         if is_selected(vllm_config.structured_outputs_config):
             try:
-                for sample in SAMPLES:
+                for sample in samples():
                     engine.check(sample)
             except Exception:
                 logger.exception("vllm_guided could not warm up its checks; the first request will do it.")
@@ -62,9 +68,9 @@ def fill_samples(made: Any, vocabulary_size: int) -> None:
     import numpy as np
 
     try:
-        for sample in SAMPLES:
+        for sample in samples():
             compiled.automaton_in_process(sample.job, hand_over=False)  # now, while nobody waits
-        matchers = [made.compile(sample).matcher() for sample in SAMPLES]
+        matchers = [made.compile(sample).matcher() for sample in samples()]
         bitmask = np.zeros((len(matchers), (vocabulary_size + 31) // 32), dtype=np.int32)
         engine.fill_rows(matchers, bitmask, list(range(len(matchers))))
         for row, matcher in enumerate(matchers):

@@ -127,6 +127,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("another backend", {"guided_regex": "a", "guided_decoding_backend": "xgrammar"}, "vllm_guided"),
     ("a structural tag that is none",
      {"response_format": {"type": "structural_tag", "format": {"type": "what"}}}, "what"),
+    ("beam search", {"guided_regex": "a+", "use_beam_search": True, "n": 2, "temperature": 0}, "beam search"),
     ("a remote reference", {"guided_json": {"$ref": "https://example.com/x.json"}}, "example.com"),
 ]  # fmt: skip
 

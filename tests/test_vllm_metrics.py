@@ -93,13 +93,29 @@ def test_every_figure_has_a_meaning(run: Path) -> None:
 
 def test_a_start_has_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(run_name.RUN, raising=False)
-    assert run_name.run_name() == "" and metrics._folder() is None
+    assert run_name.run_name() == "" and run_name.run_folder() is None
     run_name.name_run()
     first = run_name.run_name()
     run_name.name_run()
-    assert run_name.run_name() == first and run_name.named_here()
-    monkeypatch.setenv(run_name.RUN, "1-x")
-    assert not run_name.named_here()
+    assert run_name.run_name() == first
+
+
+def test_the_folder_goes_with_who_named_the_start(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(run, 1)
+    run_name._remove_folder()  # as in a child
+    assert run.is_dir()
+    monkeypatch.setenv(run_name.RUN, f"{os.getpid()}-x")
+    own = run.with_name(f"vllm-guided-{os.getpid()}-x")
+    write(own, 1)
+    run_name._remove_folder()
+    assert run.is_dir() and not own.exists()
+
+
+def test_labelled_series_begin_with_their_first_event(run: Path) -> None:
+    found = shown()
+    assert "vllm_guided_fill_steps_total" in found and "vllm_guided_rows_total" not in found
+    counters.add("rows", sent_as="whole")
+    assert shown()['vllm_guided_rows_total{sent_as="whole"}'] == 1
 
 
 def test_the_registry_has_the_collector_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -300,3 +300,40 @@ def test_own_sampling_params_take_one_constraint() -> None:
         SamplingParams(guided_regex="a", structured_outputs=params(regex="b"))
     with pytest.raises(ValueError, match="one constraint"):
         SamplingParams(guided_regex="a", guided_json={})
+
+
+@pytest.mark.parametrize(
+    "kind", ["chat_completion.protocol:ChatCompletionRequest", "completion.protocol:CompletionRequest"]
+)
+def test_beam_search_on_a_server_takes_no_constraint(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """vLLM would leave it out without a word."""
+    from importlib import import_module
+
+    pytest.importorskip("vllm")
+    from vllm.exceptions import VLLMValidationError
+
+    from vllm_guided.vllm import requests
+
+    place, _, name = kind.partition(":")
+    module = import_module(f"vllm.entrypoints.openai.{place}")
+    original = getattr(module, name)
+    request_class = type("Copy", (original,), {"to_beam_search_params": original.to_beam_search_params})
+    requests._refuse_beam_search(request_class)
+    fields = {
+        "model": "m",
+        "prompt": "p",
+        "messages": [{"role": "user", "content": "p"}],
+        "use_beam_search": True,
+    }
+    if name == "CompletionRequest":
+        del fields["messages"]
+    else:
+        del fields["prompt"]
+    bound = request_class(**fields, structured_outputs={"regex": "a"})
+    free = request_class(**fields)
+    monkeypatch.setattr(selection, "_active", True)
+    with pytest.raises(VLLMValidationError, match="beam search"):
+        bound.to_beam_search_params(9, {})
+    assert free.to_beam_search_params(9, {}).max_tokens == 9
+    monkeypatch.setattr(selection, "_active", False)
+    assert bound.to_beam_search_params(9, {}).max_tokens == 9

@@ -9,21 +9,17 @@ thread, and only if something changed: nothing of this is on the way of a step.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import json
 import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from vllm_guided.vllm import counters, selection
-from vllm_guided.vllm.run_name import named_here, run_name
+from vllm_guided.vllm.run_name import run_folder
 from vllm_guided.vllm.selection import UnexpectedVllm, expect, logger
 
 PREFIX = "vllm_guided_"
@@ -37,11 +33,6 @@ GAUGES = {
     "runtime_rows": "rows of masks in the engine's tables",
     "runtime_configurations": "configurations in the engine's tables",
 }
-
-
-def _folder() -> Path | None:
-    run = run_name()
-    return Path(tempfile.gettempdir(), f"vllm-guided-{run}") if run else None
 
 
 class Publisher(threading.Thread):
@@ -69,7 +60,7 @@ class Publisher(threading.Thread):
 
     def publish(self) -> None:
         """Write the file if something changed; a reader sees the old one or the new one."""
-        folder = _folder()
+        folder = run_folder()
         if folder is None:
             return
         text = json.dumps(
@@ -95,13 +86,9 @@ class Publisher(threading.Thread):
 
 
 def publish(engine: str = "", read_gauges: Callable[[], dict[str, float]] = dict) -> None:
-    """Start a :class:`Publisher` in this process; the folder goes with who named the run."""
-    folder = _folder()
-    if folder is None:
-        return
-    if named_here():
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    Publisher(engine, read_gauges).start()
+    """Start a :class:`Publisher` in this process."""
+    if run_folder() is not None:
+        Publisher(engine, read_gauges).start()
 
 
 def engine_gauges(manager: Any) -> dict[str, float]:
@@ -125,7 +112,7 @@ class Collector:
     """What a Prometheus registry asks: the figures of all processes of this start."""
 
     def collect(self) -> Iterator[Any]:
-        """All counters and gauges, the counters that nothing has counted yet as 0."""
+        """All counters and gauges, counters without labels also before anything was counted."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         files = list(_published())
@@ -139,7 +126,9 @@ class Collector:
                         sums[key] = sums.get(key, 0.0) + value
             names = sorted({label for key in sums for label, _ in key})
             family = CounterMetricFamily(PREFIX + name, meaning, labels=names)
-            for key, value in sums.items() or [((), 0.0)]:
+            if not sums and "[" not in meaning:
+                sums[()] = 0.0
+            for key, value in sums.items():
                 given = dict(key)
                 family.add_metric([given.get(label, "") for label in names], value)
             yield family
@@ -153,7 +142,7 @@ class Collector:
 
 def _published() -> Iterator[dict[str, Any]]:
     """What the other processes of this start have published."""
-    folder = _folder()
+    folder = run_folder()
     if folder is None or not folder.is_dir():
         return
     for path in sorted(folder.glob("*.json")):

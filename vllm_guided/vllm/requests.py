@@ -42,6 +42,28 @@ def _accept(module: ModuleType, request_class: Any) -> None:
         return original(self)
 
     request_class.extract_structured_outputs = extract_structured_outputs
+    if hasattr(request_class, "to_beam_search_params"):
+        _refuse_beam_search(request_class)
+
+
+def _refuse_beam_search(request_class: Any) -> None:
+    """A server's beam search knows nothing of constraints: it would leave them out without a word."""
+    original = request_class.to_beam_search_params
+
+    @functools.wraps(original)
+    def to_beam_search_params(self: Any, *args: Any, **kwargs: Any) -> Any:
+        constraint = self.extract_structured_outputs() if selection.is_active() else None
+        if constraint is not None and not constraint.all_constraints_none():
+            from vllm.exceptions import VLLMValidationError
+
+            raise VLLMValidationError(
+                "vLLM's server does not apply constraints in beam search; leave use_beam_search out (n asks "
+                "for several outputs), or use LLM.beam_search offline.",
+                parameter="use_beam_search",
+            )
+        return original(self, *args, **kwargs)
+
+    request_class.to_beam_search_params = to_beam_search_params
 
 
 def move_guided_fields(request: Any, params_class: Any) -> None:

@@ -133,7 +133,8 @@ class Manager:
         names = list(requests)
         order = {name: number for number, name in enumerate(names)}
         times: dict[str, list[float]] = {phase: [] for phase in (*PHASES, "bytes")}
-        advance = getattr(self.manager, "vllm_guided_advance", None)
+        is_ours = self.backend == "vllm_guided"
+        advance = self.manager.vllm_guided_advance if is_ours else None
         clock = time.perf_counter_ns
         step = 1 + drafts
         for turn in range(count):

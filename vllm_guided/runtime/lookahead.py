@@ -11,6 +11,7 @@ not. The work comes in small pieces, so that a step that begins never waits for 
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -37,6 +38,8 @@ COMMON: Final = 96
 PIECE: Final = 2
 #: Successors that are looked at in one piece of work.
 LOOKS: Final = 16
+#: Seconds between two pieces: whoever waits for the lock gets it then, as a lock alone would not see to it.
+PAUSE: Final = 5e-5
 
 # Entries of the place where work goes on.
 CONFIG: Final = 0
@@ -158,5 +161,6 @@ class Lookahead:
         while left and not is_over():
             with runtime.lock:
                 left = _work(runtime.address, configs, self._known, self._common, self._scratch, place)
+            time.sleep(PAUSE)
         self.made += int(place[MADE])
         return not left

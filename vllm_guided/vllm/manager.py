@@ -153,6 +153,8 @@ def fill_whole_batch(manager: Any) -> None:
 
         begin = time.perf_counter()
         try:
+            if self.idle_work is not None:
+                self.idle_work.pause()
             stride = 1 + (self.vllm_config.num_speculative_tokens or 0)
             if self._grammar_bitmask is None:
                 rows = self.vllm_config.scheduler_config.max_num_seqs * stride

@@ -267,6 +267,8 @@ def test_signals_stop_the_server(number: signal.Signals, fake_vllm: Path, tmp_pa
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        # Where the tests run in a shell's background, Ctrl-C's signal is ignored, and so it would be here.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 120  # on a machine that has other things to do
     while not list(temporary.glob("*/tmp/left.txt")) and time.monotonic() < deadline:

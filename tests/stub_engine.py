@@ -1,8 +1,6 @@
-"""An engine for tests of the vLLM join: finite sets of texts, matched byte by byte, plain Python.
+"""A matcher and a check for tests of the vLLM join: finite sets of texts, matched byte by byte, plain Python.
 
-It stands behind the same functions as the real one (``vllm_guided.vllm.engine``), so that what is tested
-is the join and not the engine. A choice is its options; every other constraint is the one text
-:data:`CANNED` has for its kind. The text ``boom-METHOD`` makes that method raise.
+What is tested with them is the join and not the engine. The text ``boom-METHOD`` makes that method raise.
 """
 
 from __future__ import annotations
@@ -16,13 +14,6 @@ from vllm_guided.errors import InvalidConstraint
 from vllm_guided.vllm import engine
 from vllm_guided.vllm.engine import Constraint
 
-CANNED = {
-    "json_schema": ['{"a":1}', '{"a":12}'],
-    "json_object": ["{}", '{"k":"v"}'],
-    "regex": ["abab", "ab"],
-    "grammar": ["1+1"],
-    "structural_tag": ["<f>{}</f>"],
-}
 BAD = "refuse me"
 
 
@@ -103,59 +94,12 @@ class StubMatcher:
         return other
 
 
-class StubGrammar:
-    def __init__(self, *args: Any) -> None:
-        self.args = args
-
-    def matcher(self) -> StubMatcher:
-        return StubMatcher(*self.args)
-
-
-class StubEngine:
-    """Compiles constraints over ``tokens``; keeps what it was asked for."""
-
-    def __init__(self, tokens: list[bytes | None], stop_ids: Sequence[int]) -> None:
-        self.tokens = tokens
-        self.stop_token_ids = frozenset(stop_ids)
-        self.asked: list[Constraint] = []
-
-    def compile(self, constraint: Constraint) -> StubGrammar:
-        check(constraint)
-        self.asked.append(constraint)
-        texts = constraint.spec if constraint.kind == "choice" else CANNED[constraint.kind]
-        return StubGrammar([text.encode() for text in texts], self.tokens, self.stop_token_ids)
-
-
-def fill_rows(matchers: Sequence[StubMatcher], bitmask: np.ndarray, rows: Sequence[int]) -> list[int]:
-    """The batch call of the stub."""
-    empty = []
-    for position, (matcher, row) in enumerate(zip(matchers, rows, strict=True)):
-        try:
-            matcher.fill_bitmask(bitmask, row)
-        except OverflowError:
-            empty.append(position)
-    return empty
-
-
 def check(constraint: Constraint, tokenizer: Any = None, vocabulary_size: int | None = None) -> None:
     """The check without a vocabulary: everything is fine but :data:`BAD`."""
     if BAD in constraint.text:
         raise InvalidConstraint("the stub refuses this", where="here")
 
 
-def install(patch: Any = None) -> None:
-    """Put the stub in the engine's place in this process (a server test does so in every process)."""
-
-    def make_engine(tokenizer: Any, vocabulary_size: int, stop_token_ids: Sequence[int]) -> StubEngine:
-        tokens: list[bytes | None] = [
-            tokenizer.decode([i]).encode()
-            if i < len(tokenizer) and i not in tokenizer.all_special_ids
-            else None
-            for i in range(vocabulary_size)
-        ]
-        return StubEngine(tokens, stop_token_ids)
-
-    replace = patch or (lambda owner, name, value: setattr(owner, name, value))
-    replace(engine, "make_engine", make_engine)
-    replace(engine, "fill_rows", fill_rows)
-    replace(engine, "check", check)
+def install(patch: Any) -> None:
+    """Put the check in the engine's place; ``patch``: as ``monkeypatch.setattr``."""
+    patch(engine, "check", check)

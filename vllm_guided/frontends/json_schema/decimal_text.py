@@ -125,8 +125,7 @@ class Magnitude:
             self.longest = max(limits.MAX_INTEGER_DIGITS, len(low.whole))
         self.decimals = max(grid, len(low.fraction), len(high.fraction) if high is not None else 0)
         # How many digits may stand before a point: where the nearest double is not to be trusted, 15.
-        big = len(low.whole) > FRACTION_ROOM or (high is not None and len(high.whole) > FRACTION_ROOM)
-        exactly = bool(big or canonical or remainders or fractions == OFF_GRID)
+        exactly = bool(canonical or remainders or fractions == OFF_GRID)
         self.pointed = 0 if self.endless else FRACTION_ROOM if exactly else self.longest
         if fractions == OFF_GRID:
             self.longest = min(self.longest, FRACTION_ROOM - 1)

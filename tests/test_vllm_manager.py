@@ -91,6 +91,12 @@ class RecordingEngine(Engine):
         vars(self).setdefault("asked", []).append(constraint)
         return super().compile(constraint)
 
+    def at_hand(self, constraint: Constraint) -> Any:
+        found = super().at_hand(constraint)
+        if found is not None:
+            vars(self).setdefault("asked", []).append(constraint)
+        return found
+
 
 COMPILER = vg.GrammarCompiler(
     vg.Vocabulary([*TOKENS, *[None] * (SIZE - len(TOKENS))], stop_token_ids=[END, EOT])
@@ -154,6 +160,28 @@ def test_a_request_is_compiled_whatever_backend_it_notes(shape: type, noted: str
     assert type(grammar) is GuidedGrammar
     assert (grammar.request_id, grammar.extra_stop_ids) == ("r", {5})
     manager.grammar_init(SimpleNamespace(structured_output_request=None))
+
+
+def test_what_was_compiled_before_waits_for_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = adapted(vllm_shapes.Manager032)(config())
+    manager.grammar_init(request("before", "ab", "ba"))
+    monkeypatch.setattr(manager.executor, "submit", lambda *_: pytest.fail("a thread was asked"))
+    made = request("r", "ab", "ba", stop=(5,))
+    manager.grammar_init(made)
+    grammar = made.structured_output_request.grammar
+    assert type(grammar) is GuidedGrammar and grammar.extra_stop_ids == {5} and grammar.request_id == "r"
+    assert grammar.accept_tokens("r", [2]) and not grammar.accept_tokens("r", [2])
+    with pytest.raises(BaseException, match="a thread was asked"):
+        manager.grammar_init(request("new", "a", "aaaab"))
+
+
+def test_a_fault_while_it_is_fetched_is_left_to_the_usual_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = adapted(vllm_shapes.Manager032)(config())
+    manager.grammar_init(request("before", "ab"))
+    monkeypatch.setattr(type(manager.backend), "grammar_at_hand", lambda *_: 1 / 0)
+    made = request("r", "ab")
+    manager.grammar_init(made)
+    assert type(made.structured_output_request.grammar) is GuidedGrammar
 
 
 def test_options_of_the_request_reach_the_engine() -> None:

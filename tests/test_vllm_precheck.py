@@ -7,6 +7,7 @@ vLLM's.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
@@ -302,6 +303,28 @@ def test_the_engine_maps_what_the_server_compiled(tmp_path: Path, monkeypatch: p
 
     asyncio.run(asyncio.wait_for(serve(), 60))
     assert counters.value("cache_hits", level="handoff") >= 1
+
+
+def test_at_hand_is_what_is_in_memory_or_handed_over_and_small(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("VLLM_GUIDED_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compiled, "automata", compiled.AutomatonCache(1 << 24))
+    job, other = Constraint("regex", "[cd]{9}").job, Constraint("regex", "[ef]{9}").job
+    with contextlib.closing(handoff.hold()):
+        assert compiled.automaton_at_hand(job) is None
+        for one in (job, other):
+            compiled.automaton_in_process(one)
+        assert compiled.automaton_at_hand(job) is not None
+        compiled.automata.clear()
+        with monkeypatch.context() as smaller:
+            smaller.setattr(compiled, "AT_HAND_BYTES", 10)
+            assert compiled.automaton_at_hand(job) is None
+        found = compiled.automaton_at_hand(other)
+        assert found is not None and compiled.automata.at_hand(other.key) is found
+        with pytest.raises(InvalidConstraint):
+            compiled.automaton_of(Constraint("regex", "(").job)
+        assert compiled.automaton_at_hand(Constraint("regex", "(").job) is None
 
 
 def test_an_engine_alone_asks_its_own_service(monkeypatch: pytest.MonkeyPatch) -> None:

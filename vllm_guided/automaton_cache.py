@@ -40,6 +40,16 @@ class AutomatonCache:
             raise type(entry)(entry.message, where=entry.where)
         return entry
 
+    def at_hand(self, key: bytes) -> Automaton | GrammarError | None:
+        """What is there under ``key``; does not wait for a compile under way."""
+        return self._look_up(key)
+
+    def put(self, key: bytes, automaton: Automaton) -> None:
+        """Keep an automaton that came from elsewhere."""
+        with self.lock:
+            if key not in self.entries:
+                self._enter(key, automaton)
+
     def clear(self) -> None:
         with self.lock:
             self.entries.clear()
@@ -55,11 +65,15 @@ class AutomatonCache:
     def _keep(self, key: bytes, entry: Automaton | GrammarError) -> None:
         with self.lock:
             self.under_way.pop(key, None)
-            self.entries[key] = entry
-            self.held += _size(entry)
-            while self.held > self.limit and len(self.entries) > 1:
-                _, dropped = self.entries.popitem(last=False)
-                self.held -= _size(dropped)
+            self._enter(key, entry)
+
+    def _enter(self, key: bytes, entry: Automaton | GrammarError) -> None:
+        before = self.entries.pop(key, None)
+        self.entries[key] = entry
+        self.held += _size(entry) - (0 if before is None else _size(before))
+        while self.held > self.limit and len(self.entries) > 1:
+            _, dropped = self.entries.popitem(last=False)
+            self.held -= _size(dropped)
 
 
 def _size(entry: Automaton | GrammarError) -> int:

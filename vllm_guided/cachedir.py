@@ -86,11 +86,14 @@ def is_private(path: Path) -> bool:
     return owned and stat.S_ISDIR(info.st_mode) and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def read_entry(kind: str, key: str, *, directory: Path | None = None) -> bytearray | None:
+def read_entry(
+    kind: str, key: str, *, directory: Path | None = None, at_most: int | None = None
+) -> bytearray | None:
     """The content last written under ``kind`` (which names its format's version) and ``key``.
 
-    None where there is none, or where the file is damaged. Counts as a use of the entry. The directory is
-    the cache's unless another is given; so it is for all functions here.
+    None where there is none, where it has more than ``at_most`` bytes, or where the file is damaged. Counts
+    as a use of the entry. The directory is the cache's unless another is given; so it is for all functions
+    here.
     """
     path = _path(kind, key, directory)
     # Most often there is none, which costs less to ask than an error of ``open``.
@@ -99,7 +102,10 @@ def read_entry(kind: str, key: str, *, directory: Path | None = None) -> bytearr
     try:
         with open(path, "rb") as file:
             header = file.read(len(MAGIC) + DIGEST_BYTES)
-            content = bytearray(os.fstat(file.fileno()).st_size - len(header))
+            size = os.fstat(file.fileno()).st_size - len(header)
+            if at_most is not None and size > at_most:
+                return None
+            content = bytearray(size)
             if file.readinto(content) != len(content):
                 return None
     except (OSError, ValueError):

@@ -46,10 +46,13 @@ MEMORY_SHARE = 16
 _written: dict[Path, int] = {}
 
 
-def load(key: bytes) -> Automaton | None:
-    """The automaton that was handed over under ``key``; None where there is none that can be read."""
+def load(key: bytes, *, at_most: int | None = None) -> Automaton | None:
+    """The automaton that was handed over under ``key``.
+
+    None where there is none that can be read, or where its file has more than ``at_most`` bytes.
+    """
     for place, _ in _places():
-        content = read_entry(KIND, file_name(key), directory=place)
+        content = read_entry(KIND, file_name(key), directory=place, at_most=at_most)
         if content is not None:
             return unpack(content)
     return None

@@ -53,11 +53,27 @@ class GuidedBackend(StructuredOutputBackend):  # type: ignore[misc]
         Raises:
             GrammarError: the constraint cannot be used.
         """
+        assert self.engine is not None
+        return self._of_request(self.engine.compile(self._constraint(request)), request)
+
+    def grammar_at_hand(self, request: Any) -> GuidedGrammar | None:
+        """The grammar of a request whose constraint was compiled before; None where that takes time.
+
+        Raises:
+            GrammarError: the constraint cannot be used.
+        """
+        assert self.engine is not None
+        compiled = self.engine.at_hand(self._constraint(request))
+        return None if compiled is None else self._of_request(compiled, request)
+
+    def _constraint(self, request: Any) -> Constraint:
         config = self.vllm_config.structured_outputs_config
-        constraint = constraint_from(request.structured_output_request.params, config)
+        return constraint_from(request.structured_output_request.params, config)
+
+    def _of_request(self, compiled: Any, request: Any) -> GuidedGrammar:
         sampling = request.sampling_params
         stops = sampling.all_stop_token_ids if sampling is not None else ()
-        return self._grammar(constraint, stops, request.request_id)
+        return self._grammar(compiled, stops, request.request_id)
 
     def compile_grammar(
         self,
@@ -72,11 +88,12 @@ class GuidedBackend(StructuredOutputBackend):  # type: ignore[misc]
             constraint = replace(constraint, any_whitespace=False)
         if config.disable_additional_properties:
             constraint = replace(constraint, additional_properties=False)
-        return self._grammar(constraint, stop_token_ids or (), "")
-
-    def _grammar(self, constraint: Constraint, stop_ids: Iterable[int], request_id: str) -> GuidedGrammar:
         assert self.engine is not None
-        matcher = self.engine.compile(constraint).matcher()
+        return self._grammar(self.engine.compile(constraint), stop_token_ids or (), "")
+
+    def _grammar(self, compiled: Any, stop_ids: Iterable[int], request_id: str) -> GuidedGrammar:
+        assert self.engine is not None
+        matcher = compiled.matcher()
         known = self.engine.stop_token_ids
         extra = frozenset(stop for stop in stop_ids if stop not in known and 0 <= stop < self.vocab_size)
         return GuidedGrammar(matcher, request_id, extra, known | extra if extra else known)

@@ -42,6 +42,9 @@ VERDICT_SIZE = 400
 PASSING_SECONDS = 300.0
 """How long a refusal is remembered that is due to this machine's time or memory."""
 
+AT_HAND_BYTES = 256 << 10
+"""Automata of up to so many bytes are read and bound within a millisecond."""
+
 Verdict = tuple[SpecialToken, ...] | GrammarError
 
 
@@ -181,6 +184,22 @@ def automaton_of(job: Job) -> Automaton:
         return _compile_in_process(job, hand_over=False)
 
     return automata.get(job.key, make)
+
+
+def automaton_at_hand(job: Job) -> Automaton | None:
+    """The automaton of a constraint where that takes a fraction of a millisecond, else None.
+
+    It is in memory, or was handed over and is small; nothing is compiled and nobody is waited for.
+    """
+    from vllm_guided import handoff
+
+    found = automata.at_hand(job.key)
+    if found is None:
+        found = handoff.load(job.key, at_most=AT_HAND_BYTES)
+        if found is not None:
+            counters.add("cache_hits", level="handoff")
+            automata.put(job.key, found)
+    return None if isinstance(found, GrammarError) else found
 
 
 def _automaton_from(service: BlockingCompileService, job: Job) -> Automaton:

@@ -188,6 +188,11 @@ class Engine:
         """
         return self.compiler.bind(compiled.automaton_of(constraint.job))
 
+    def at_hand(self, constraint: Constraint) -> Any:
+        """The ``CompiledGrammar`` of a constraint, if that is a matter of a millisecond; else None."""
+        automaton = compiled.automaton_at_hand(constraint.job)
+        return None if automaton is None else self.compiler.bind(automaton)
+
 
 def make_engine(tokenizer: Any, vocabulary_size: int, stop_token_ids: Sequence[int]) -> Engine:
     """An engine for a tokenizer, warmed up.

@@ -12,6 +12,7 @@ import functools
 import inspect
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -33,7 +34,7 @@ def use_backend(module: ModuleType) -> None:
     manager = expect(module, "StructuredOutputManager")
     try:
         create_backend_at_start(manager)
-        ignore_requested_backend(manager)
+        begin_grammars(manager)
         compile_own_grammars(manager)
     except UnexpectedVllm as fault:
         refuse_selection(manager, fault)
@@ -96,16 +97,29 @@ def start_idle_work(backend: Any) -> Any:
     return work
 
 
-def ignore_requested_backend(manager: Any) -> None:
-    """The configuration alone chooses the backend; a frontend may not have noted it in the request."""
+def begin_grammars(manager: Any) -> None:
+    """Give a request its grammar at once where it is there, which it is if the API server compiled it.
+
+    vLLM lets a thread pool make it. The request then waits for the step after the next: one without tokens
+    finds that the grammar is not ready, and the engine sleeps for a millisecond before it looks again. That
+    is several times what it takes to fetch a compiled constraint.
+
+    Also, the configuration alone chooses the backend; a frontend may not have noted it in the request.
+    """
     original = expect(manager, "grammar_init", parameters=("self", "request"))
 
     @functools.wraps(original)
     def grammar_init(self: Any, request: Any) -> None:
-        if is_ours(self) and request.structured_output_request is not None:
-            request.structured_output_request.params._backend = NAME
+        structured = request.structured_output_request
+        if is_ours(self) and structured is not None:
+            structured.params._backend = NAME
             if request.sampling_params is not None and request.sampling_params.structured_outputs is not None:
                 request.sampling_params.structured_outputs._backend = NAME
+            with suppress(Exception):  # what is wrong is found again, and said, where vLLM expects it
+                grammar = self.backend.grammar_at_hand(request)
+                if grammar is not None:
+                    structured.grammar = grammar
+                    return
         original(self, request)
 
     manager.grammar_init = grammar_init

@@ -135,7 +135,7 @@ def test_numbers_are_written_if_and_only_if_they_are_members(
         scientific = "e" in text and (numbers.excluded or numbers.multiple not in (None, 1))
         far = len(text.partition(".")[0]) > 18 and numbers.multiple not in (None, 1)
         narrowed = "." in text and (numbers.excluded or numbers.multiple not in (None, 1))
-        # 1e300 is no double: at that bound, readers of exact numbers and of doubles differ (double_bounds.py).
+        # 1e300 is no double: at that bound readers of exact numbers and of doubles differ (double_bounds).
         exactly_double = Fraction(sample) == number_sets.exact(sample)
         disputed = abs(sample) >= 2**53 and sample in (low, high) and not exactly_double
         if not (scientific or far or 0 < abs(sample) < 1e-323 or narrowed or disputed):

@@ -31,6 +31,8 @@ from _serve_server import API, BACKENDS, ROLES, compile_functions, server
 
 KINDS = ("one schema", "64 schemas", "never seen")
 ARRIVALS = ("none", "free", "never seen")
+#: Rounds of one request at a time, for each that is asked for.
+LONE_ROUNDS = 5
 #: A column each.
 KEYS = (
     "rate",
@@ -53,10 +55,11 @@ async def measure(port: int, given: Any, schemas: tuple[list[str], list[str]]) -
     rounds = 1 if given.quick else given.rounds
     waves: Waves = {}
     for concurrency in given.concurrency:
-        count = concurrency * max(1, (16 if given.quick else 64) // concurrency) if concurrency > 1 else 4
+        count = concurrency * max(1, (16 if given.quick else 64) // concurrency) if concurrency > 1 else 8
         own = waves.setdefault(concurrency, {kind: [] for kind in KINDS})
         await wave(load, "free", concurrency, concurrency)
-        for _ in range(rounds):
+        # Where few run at a time, a wave is as lucky as the placing of three processes on the cores.
+        for _ in range(rounds * (LONE_ROUNDS if concurrency < 16 and not given.quick else 1)):
             before = await wave(load, "free", concurrency, count)
             for kind in KINDS:
                 structured = await wave(load, kind, concurrency, count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -173,6 +174,22 @@ def test_what_was_compiled_before_waits_for_no_thread(monkeypatch: pytest.Monkey
     assert grammar.accept_tokens("r", [2]) and not grammar.accept_tokens("r", [2])
     with pytest.raises(BaseException, match="a thread was asked"):
         manager.grammar_init(request("new", "a", "aaaab"))
+
+
+def test_constraints_that_take_long_keep_nobody_waiting() -> None:
+    manager = adapted(vllm_shapes.Manager032)(config())
+    go, begun = threading.Event(), threading.Semaphore(0)
+
+    def long() -> str:
+        begun.release()
+        return "made" if go.wait(60) else "waited in vain"
+
+    made = [manager.executor.submit(long) for _ in range(20)]
+    for _ in made:
+        assert begun.acquire(timeout=60)
+    assert manager.executor.submit(lambda: "quick").result(timeout=60) == "quick"
+    go.set()
+    assert {one.result(timeout=60) for one in made} == {"made"}
 
 
 def test_a_fault_while_it_is_fetched_is_left_to_the_usual_way(monkeypatch: pytest.MonkeyPatch) -> None:

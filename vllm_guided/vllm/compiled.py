@@ -181,7 +181,8 @@ def automaton_of(job: Job) -> Automaton:
                 return _automaton_from(service, job)
             except Unavailable as reason:
                 _warn_once(str(reason))
-        return _compile_in_process(job, hand_over=False)
+        with _turns:
+            return _compile_in_process(job, hand_over=False)
 
     return automata.get(job.key, make)
 
@@ -249,6 +250,8 @@ def _compile_in_process(job: Job, *, hand_over: bool) -> Automaton:
 # -- what is made once -----------------------------------------------------------------------------
 
 _lock = threading.Lock()
+_turns = threading.Lock()
+"""Held by the one of an engine core's threads that compiles for want of a service."""
 _service: BlockingCompileService | None = None
 _threads: ThreadPoolExecutor | None = None
 _held = False
@@ -302,8 +305,8 @@ def _thread() -> ThreadPoolExecutor:
 
 def _after_fork() -> None:
     """Threads stay with the parent."""
-    global _lock, _service, _threads
-    _lock, _service, _threads = threading.Lock(), None, None
+    global _lock, _turns, _service, _threads
+    _lock, _turns, _service, _threads = threading.Lock(), threading.Lock(), None, None
 
 
 os.register_at_fork(after_in_child=_after_fork)

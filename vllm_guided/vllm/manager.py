@@ -12,6 +12,7 @@ import functools
 import inspect
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -27,6 +28,9 @@ from vllm_guided.vllm.selection import (
     logger,
     vllm_version,
 )
+
+WAITING_THREADS = 64
+"""Requests of an engine core that may wait for their compile at a time; threads are made when needed."""
 
 
 def use_backend(module: ModuleType) -> None:
@@ -81,9 +85,21 @@ def create_backend_at_start(manager: Any) -> None:
             # A table of rows is given to it where the workers hold one (vllm_guided.vllm.shipping).
             self.row_table = None
             self.idle_work = start_idle_work(self.backend)
+            wait_in_many_threads(self)
             logger.debug("vllm_guided's backend is made, for %d tokens.", size)
 
     manager.__init__ = __init__
+
+
+def wait_in_many_threads(manager: Any) -> None:
+    """Let constraints that take long to compile keep no thread from those that do not.
+
+    Compiles run in processes of their own, which bound them; vLLM's threads, one for two cores, only wait.
+    """
+    before = getattr(manager, "executor", None)
+    if isinstance(before, ThreadPoolExecutor):
+        manager.executor = ThreadPoolExecutor(WAITING_THREADS, "vllm_guided grammar")
+        before.shutdown(wait=False)
 
 
 def start_idle_work(backend: Any) -> Any:

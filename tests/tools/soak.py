@@ -4,10 +4,11 @@ With ``--requests N`` it ends after N good ones. The server may speculate (``--d
 (``--reasoning``: constraints begin behind ``</think>``, which the model likes), and be shared out over two
 workers (``--tensor-parallel 2``, ``--pipeline-parallel 2``) or two engines (``--data-parallel 2``).
 
-Every finished output is judged from outside, every bad request must be a 400 with a message, some clients
-go away in the middle of their stream. At the end the server must be alive and answer once more. Prints the
-counts and each fault; exits 1 if there was one. Constraints come from the data beside the repository where
-it is there, and from a few lines here where not.
+Every finished output is judged from outside; one that was cut off must be a beginning by the engine itself,
+over single bytes and without vLLM, so that nobody was given somebody else's masks. Every bad request must be
+a 400 with a message, some clients go away in the middle of their stream. At the end the server must be alive
+and answer once more. Prints the counts and each fault; exits 1 if there was one. Constraints come from the
+data beside the repository where it is there, and from a few lines here where not.
 """
 
 from __future__ import annotations
@@ -33,11 +34,14 @@ import corpora
 import judges
 import openai
 
+import vllm_guided as vg
 from vllm_guided.constraints import check_constraint
 from vllm_guided.demo.model import write_tiny_model
 from vllm_guided.demo.run import SERVER_OPTIONS
 from vllm_guided.demo.server import VllmServer
 from vllm_guided.errors import GrammarError
+from vllm_guided.vllm.compiled import automaton_in_process
+from vllm_guided.vllm.engine import Constraint
 
 Judge = Callable[[str], str | None]
 
@@ -69,6 +73,7 @@ class Job:
     name: str
     body: dict[str, Any]
     judge: Judge | None
+    constraint: Constraint | None = None
 
 
 def good_jobs(limit: int) -> list[Job]:
@@ -103,7 +108,9 @@ def _job_of(case: corpora.Case) -> Job | None:
         judge = _judge_of(case)
     except Exception:  # a judge that cannot read the constraint is no judge for it
         return None
-    return Job(case.id, {f"guided_{field}": case.constraint}, judge) if judge else None
+    text = case.constraint if isinstance(case.constraint, str) else json.dumps(case.constraint)
+    constraint = Constraint(case.kind if field != "grammar" else "grammar", text)
+    return Job(case.id, {f"guided_{field}": case.constraint}, judge, constraint) if judge else None
 
 
 def _judge_of(case: corpora.Case) -> Judge | None:
@@ -132,6 +139,26 @@ def bad_jobs() -> list[Job]:
     return jobs
 
 
+class Beginnings:
+    """Whether a text may go on under a constraint."""
+
+    def __init__(self) -> None:
+        single = [bytes([value]) for value in range(256)]
+        self._compiler = vg.GrammarCompiler(vg.Vocabulary([*single, None], stop_token_ids=[256]))
+
+    def fault(self, constraint: Constraint, text: str) -> str | None:
+        """What is wrong with ``text`` as a beginning; None if nothing is."""
+        automaton = automaton_in_process(constraint.job, hand_over=False)
+        if automaton.symbols:  # its special tokens are no part of the text
+            return None
+        matcher = self._compiler.bind(automaton).matcher()
+        data = text.rstrip("\ufffd").encode()
+        for position, byte in enumerate(data):
+            if not matcher.accept_tokens([byte]):
+                return f"no beginning from byte {position} on"
+        return None
+
+
 class Soak:
     """The clients and what they found."""
 
@@ -140,6 +167,7 @@ class Soak:
             base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=REQUEST_SECONDS
         )
         self.good, self.bad, self.bad_share, self.drafts = good, bad, bad_share, drafts
+        self.beginnings = Beginnings()
         self.counts: Counter[str] = Counter()
         self.faults: list[str] = []
 
@@ -229,10 +257,14 @@ class Soak:
             self.counts["valid" if wrong is None else "invalid"] += 1
             if wrong is not None:
                 self.faults.append(f"{job.name}: invalid: {wrong}: {text[:200]!r}")
+        elif reason == "length":
+            wrong = self.beginnings.fault(job.constraint, text) if job.constraint else None
+            self.counts["a beginning" if wrong is None else "no beginning"] += 1
+            if wrong is not None:
+                self.faults.append(f"{job.name}: {wrong}: {text[:400]!r}")
         else:
-            self.counts["ran into max_tokens" if reason == "length" else f"ended by {reason}"] += 1
-            if reason != "length":
-                self.faults.append(f"{job.name}: ended by {reason}")
+            self.counts[f"ended by {reason}"] += 1
+            self.faults.append(f"{job.name}: ended by {reason}")
 
 
 def server_options(options: argparse.Namespace) -> list[str]:

@@ -2,7 +2,8 @@
 
 With ``--requests N`` it ends after N good ones. The server may speculate (``--drafts 3``), reason
 (``--reasoning``: constraints begin behind ``</think>``, which the model likes), and be shared out over two
-workers (``--tensor-parallel 2``, ``--pipeline-parallel 2``) or two engines (``--data-parallel 2``).
+workers (``--tensor-parallel 2``, ``--pipeline-parallel 2``) or two engines (``--data-parallel 2``). It may
+have so little memory that requests are preempted (``--blocks 12``), and schedule a step ahead (``--async``).
 
 Every finished output is judged from outside; one that was cut off must be a beginning by the engine itself,
 over single bytes and without vLLM, so that nobody was given somebody else's masks. Every bad request must be
@@ -22,6 +23,7 @@ import re
 import sys
 import tempfile
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -210,6 +212,11 @@ class Soak:
                 extra[name] = value
         if random.random() < 0.1:
             options |= {"logprobs": True, "top_logprobs": 2}
+        if random.random() < 0.1:
+            options["stop"] = random.choice(['"', "a", "1", ","])
+            extra["include_stop_str_in_output"] = True
+        if random.random() < 0.1:
+            extra["stop_token_ids"] = random.sample(range(1000), 20)
         request = {
             "model": model,
             "messages": [{"role": "user", "content": random.choice(["Hi", "Go on.", "Ünïcode 日本"])}],
@@ -227,7 +234,7 @@ class Soak:
         reply = await self.client.chat.completions.create(**request, n=outputs)
         for choice in reply.choices:
             reasoning = getattr(choice.message, "reasoning", None)
-            self._judge(job, choice.message.content or "", choice.finish_reason, bool(reasoning))
+            self._judge(job, choice.message.content or "", _ended_by(choice), bool(reasoning))
 
     async def _ask_stream(self, request: dict[str, Any], job: Job) -> None:
         leave_after = random.choice([None, None, 3])
@@ -237,7 +244,7 @@ class Soak:
             for choice in chunk.choices:
                 text += choice.delta.content or ""
                 reasoning = reasoning or bool(getattr(choice.delta, "reasoning", None))
-                reason = choice.finish_reason or reason
+                reason = _ended_by(choice) or reason
             if leave_after is not None:
                 leave_after -= 1
                 if leave_after == 0:
@@ -257,14 +264,20 @@ class Soak:
             self.counts["valid" if wrong is None else "invalid"] += 1
             if wrong is not None:
                 self.faults.append(f"{job.name}: invalid: {wrong}: {text[:200]!r}")
-        elif reason == "length":
+        elif reason in ("length", "stop string"):
             wrong = self.beginnings.fault(job.constraint, text) if job.constraint else None
-            self.counts["a beginning" if wrong is None else "no beginning"] += 1
+            self.counts[f"{reason}: " + ("a beginning" if wrong is None else "no beginning")] += 1
             if wrong is not None:
                 self.faults.append(f"{job.name}: {wrong}: {text[:400]!r}")
         else:
             self.counts[f"ended by {reason}"] += 1
             self.faults.append(f"{job.name}: ended by {reason}")
+
+
+def _ended_by(choice: Any) -> str | None:
+    """Why an output ended; None while it goes on."""
+    stopped_by = getattr(choice, "stop_reason", None)
+    return "stop string" if isinstance(stopped_by, str) else choice.finish_reason
 
 
 def server_options(options: argparse.Namespace) -> list[str]:
@@ -281,9 +294,19 @@ def server_options(options: argparse.Namespace) -> list[str]:
             chosen += [f"--{kind}-parallel-size", str(count)]
             if kind != "data":
                 os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(count)))
+    if options.blocks:
+        chosen += ["--num-gpu-blocks-override", str(options.blocks)]
+    chosen.append("--async-scheduling" if options.asynchronous else "--no-async-scheduling")
     if options.pipeline_parallel > 1:
         chosen.remove("--enforce-eager")
     return chosen
+
+
+def _counted(server: VllmServer, name: str) -> float:
+    """The sum of a series of the server's metrics."""
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
 def main() -> int:
@@ -298,6 +321,8 @@ def main() -> int:
     parser.add_argument("--drafts", type=int, default=0, help="draft tokens by n-grams")
     parser.add_argument("--log", type=Path, help="copy the server's log to this file at the end")
     parser.add_argument("--reasoning", action="store_true", help="with a reasoning parser")
+    parser.add_argument("--blocks", type=int, help="of the KV cache, 128 tokens each")
+    parser.add_argument("--async", action="store_true", dest="asynchronous", help="async scheduling")
     for kind in ("tensor", "pipeline", "data"):
         parser.add_argument(f"--{kind}-parallel", type=int, default=1)
     options = parser.parse_args()
@@ -314,9 +339,11 @@ def main() -> int:
             soak = Soak(server.url, good, bad, options.bad, options.drafts)
             asyncio.run(soak.run(60 * options.minutes, options.requests, options.clients))
             alive = server.alive()
+            preemptions = _counted(server, "vllm:num_preemptions_total")
             log = server.log()
     if options.log:
         options.log.write_text(log)
+    print(f"preemptions: {preemptions:.0f}")
     for trouble in ("EngineDeadError", "vllm_guided failed", "vllm_guided could not"):
         if trouble in log:
             soak.faults.append(f"the log has {trouble!r} {log.count(trouble)} times")

@@ -3,7 +3,7 @@
 With ``--requests N`` it ends after N good ones. The server may speculate (``--drafts 3``), reason
 (``--reasoning``: constraints begin behind ``</think>``, which the model likes), and be shared out over two
 workers (``--tensor-parallel 2``, ``--pipeline-parallel 2``) or two engines (``--data-parallel 2``). It may
-have so little memory that requests are preempted (``--blocks 12``), and schedule a step ahead (``--async``).
+have so little memory that requests are preempted (``--blocks 18``), and schedule a step ahead (``--async``).
 
 Every finished output is judged from outside; one that was cut off must be a beginning by the engine itself,
 over single bytes and without vLLM, so that nobody was given somebody else's masks. Every bad request must be

@@ -82,7 +82,7 @@ class Plain:
         self.closed = emitter.algebra.closed_objects
         self.compact = emitter.layout.compact
         # Whatever identifiers mean, the general way knows; what it finds may still be plain.
-        self.reads = document.main.plain and not document.main.mixed
+        self.reads = document.main.plain
         self.used = False
         self._depth = 0
         self._containers = 0  # arrays and objects that are being written
@@ -93,6 +93,7 @@ class Plain:
         self._promised: dict[int, str] = {}
         self._wrapped: dict[int, str] = {}
         self._by_rule: dict[JsonRule, str] = {}
+        self._leaves: dict[tuple[object, ...], str] = {}  # rules of strings and numbers, by what schemas say
 
     def close(self) -> None:
         """Let go of what refers back to the emitter."""
@@ -372,9 +373,12 @@ class Plain:
             return None
         emitter, resource = self.emitter, self.resource
         key = (resource.draft, resource.declared, emitter.whole_as_digits, *leaf_key(schema))
+        name = self._leaves.get(key)
+        if name is not None:
+            return name
         known = LEAVES.get(key)
         if known is not None:
-            name = emitter.fresh(named)
+            name = self._leaves[key] = emitter.fresh(named)
             emitter.rules[name], emitter.places[name] = known, None
             return name
         self._known[id(schema)] = None  # it is not plain
@@ -382,6 +386,8 @@ class Plain:
         rule = emitter.rules.get(found or "")
         if rule is not None and rule.shared and found not in _GENERIC:
             keep_leaf(key, rule)
+        if found is not None:
+            self._leaves[key] = found
         return found
 
     def _any_of(self, options: Any, path: Path) -> str | None:

@@ -242,8 +242,11 @@ def _may_name(text: str, root: Any) -> bool:
 
 
 def _look_over(root: Any, draft: int) -> tuple[bool, bool]:
-    """``plain`` and ``mixed`` of a :class:`Source`; looks everywhere, so both may be too cautious."""
-    plain, mixed = True, False
+    """``plain`` and ``mixed`` of a :class:`Source`; looks everywhere, so both may be too cautious.
+
+    Where nothing refers to anything, and no other draft begins below the root, names mean nothing.
+    """
+    plain, mixed, matters = True, False, False
     stack = [root]
     while stack:
         value = stack.pop()
@@ -252,8 +255,11 @@ def _look_over(root: Any, draft: int) -> tuple[bool, bool]:
                 old, new = isinstance(value.get("id"), str), isinstance(value.get("$id"), str)
                 if new or (old and draft == 4) or isinstance(value.get("$anchor"), str):
                     plain = False
-                if (old and draft != 4) or (new and (draft == 4 or "$ref" in value)) or "$schema" in value:
+                if (old and draft != 4) or (new and (draft == 4 or "$ref" in value)):
                     mixed = True
+                if "$schema" in value:
+                    mixed = matters = True
+            matters = matters or isinstance(value.get("$ref"), str)
             if (
                 isinstance(value.get("$dynamicRef"), str)
                 or isinstance(value.get("$recursiveRef"), str)
@@ -261,7 +267,8 @@ def _look_over(root: Any, draft: int) -> tuple[bool, bool]:
                 or value.get("$recursiveAnchor") is True
             ):
                 plain = False
+                matters = matters or "$dynamicRef" in value or "$recursiveRef" in value
             stack.extend(item for item in value.values() if type(item) is dict or type(item) is list)
         elif isinstance(value, list):
             stack.extend(item for item in value if type(item) is dict or type(item) is list)
-    return plain, mixed
+    return (plain, mixed) if matters else (True, False)

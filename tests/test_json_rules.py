@@ -97,7 +97,7 @@ def json_rules(draw: st.DrawFn) -> ir.Grammar:
             rules[name] = JsonValue(tuple(sorted(texts)), tuple(others))
         else:
             other = draw(st.none() | any_rule)
-            least = draw(st.integers(0, 1))
+            least, ordered = draw(st.integers(0, 1)), draw(st.booleans())
             known = NAMES if other is None else [each for each in NAMES if each.isascii() and '"' not in each]
             taken = draw(st.lists(st.sampled_from(known), unique=True, max_size=5))
             least = least if taken or other is not None else 0
@@ -106,7 +106,9 @@ def json_rules(draw: st.DrawFn) -> ir.Grammar:
             if least and other is not None:
                 other = draw(safe)
             texts_of = tuple(json.dumps(each, ensure_ascii=False).encode() for each in taken)
-            rules[name] = JsonObject(texts_of, tuple(values), frozenset(required), other, compact, least)
+            rules[name] = JsonObject(
+                texts_of, tuple(values), frozenset(required), other, compact, least, ordered
+            )
     return whole(rules, compact)
 
 
@@ -127,7 +129,11 @@ def written(schema: Any, **options: Any) -> tuple[ir.Grammar | None, str]:
 @pytest.mark.parametrize("seed", range(60))
 def test_random_schemas_both_ways(draft: int, seed: int) -> None:
     schema = random_schemas.document(random.Random(1000 * draft + seed), draft)
-    options = {"any_whitespace": seed % 3 > 0, "additional_properties": False if seed % 5 == 0 else None}
+    options = {
+        "any_whitespace": seed % 3 > 0,
+        "additional_properties": False if seed % 5 == 0 else None,
+        "property_order": "any" if seed % 2 else "schema",
+    }
     quick, fault = written(schema, json_rules=True, **options)
     general, other_fault = written(schema, **options)
     assert fault == other_fault
@@ -194,9 +200,11 @@ SCHEMAS = (
 
 @pytest.mark.parametrize("schema", [*SCHEMAS, common_schema()])
 @pytest.mark.parametrize("compact", [False, True])
-def test_schemas_both_ways(schema: Any, compact: bool) -> None:
-    quick, fault = written(schema, json_rules=True, any_whitespace=not compact)
-    general, other_fault = written(schema, any_whitespace=not compact)
+@pytest.mark.parametrize("order", ["any", "schema"])
+def test_schemas_both_ways(schema: Any, compact: bool, order: str) -> None:
+    options = {"any_whitespace": not compact, "property_order": order}
+    quick, fault = written(schema, json_rules=True, **options)
+    general, other_fault = written(schema, **options)
     assert fault == other_fault
     if quick is not None and general is not None:
         walk_both(quick, general, 0, walks=12)

@@ -267,7 +267,7 @@ def determinise(rule_first, starts, accepts, offsets, labels, targets, stateless
         rule_offsets[r] = total
         callee_offsets[r] = called
         if ready_at[r] >= 0:
-            more_states, more_edges = ready_size(np.int64(ready_at[r]), ready)
+            more_states, more_edges = ready_size(np.int64(ready_at[r]), ready, blob)
             if total + more_states > state_limit:
                 total = -1
                 break

@@ -11,6 +11,8 @@ OTHER       number of names, blanks, value, name's rest, name's beginning beyond
             name, in ascending order, where it begins (without quotes) and its length
 ANY_NAME    blanks, value, any string
 VALUE       number of texts, number of rules, beginning and length of each text in ascending order, the rules
+ORDERED     blanks, whether it may be empty, other member (-1: none), number of names, and of each name where
+            it begins, its length, the value and whether it must be there (:mod:`.ready_order`)
 =========== =======================================================================================
 
 Rules are numbers of the program's rules.
@@ -25,22 +27,26 @@ import numpy as np
 from numba import types
 
 from vllm_guided.automaton.labels import CALL, TAIL
+from vllm_guided.automaton.ready_moves import bytes_move, move, state_ends, value_states
+from vllm_guided.automaton.ready_order import ordered_size, write_ordered
 from vllm_guided.numba_setup import jit
 
-OBJECT, LIST, MEMBER, OTHER, ANY_NAME, VALUE = range(6)
+OBJECT, LIST, MEMBER, OTHER, ANY_NAME, VALUE, ORDERED = range(7)
 
 _ints = types.int32[::1]
 _bytes = types.uint8[::1]
 _longs = types.int64[::1]
 
-QUOTE, COMMA, COLON, BACKSLASH, OPEN, CLOSE = 0x22, 0x2C, 0x3A, 0x5C, 0x7B, 0x7D
+QUOTE, COMMA, BACKSLASH, OPEN, CLOSE = 0x22, 0x2C, 0x5C, 0x7B, 0x7D
 FIRST_ASCII, LAST_ASCII = 0x20, 0x7F
 
 
-@jit(types.UniTuple(types.int64, 2)(types.int64, _ints))
-def ready_size(at, ops):
+@jit(types.UniTuple(types.int64, 2)(types.int64, _ints, _bytes))
+def ready_size(at, ops, blob):
     """At least how much room the rule at ``at`` needs: of states, and of moves."""
     kind = ops[at]
+    if kind == ORDERED:
+        return ordered_size(at, ops, blob)
     if kind == MEMBER:
         return np.int64(ops[at + 2]) + 8, np.int64(ops[at + 2]) + 16
     if kind in (OTHER, VALUE):
@@ -55,73 +61,28 @@ def ready_size(at, ops):
     return np.int64(10), np.int64(32)
 
 
-@jit(types.void(_longs, types.int64, types.int64, _ints, _ints))
-def _move(counts, label, target, labels, targets):
-    labels[counts[1]] = label
-    targets[counts[1]] = target
-    counts[1] += 1
-
-
-@jit(types.void(_longs, types.int64, types.int64, types.int64, _ints, _ints))
-def _bytes_move(counts, low, high, target, labels, targets):
-    if low <= high:
-        labels[counts[1]] = low | high << 8
-        targets[counts[1]] = target
-        counts[1] += 1
-
-
-@jit(types.void(_longs, types.boolean, types.int64, _ints, _bytes))
-def _state_ends(counts, accepts, base, edge_offsets, accepting):
-    """The state whose moves were written last has no more."""
-    accepting[base + counts[0]] = accepts
-    counts[0] += 1
-    edge_offsets[base + counts[0]] = counts[1]
-
-
-@jit(types.void(_longs, types.int64, types.int64, types.int64, _ints, _ints, _ints, _bytes))
-def _value_states(counts, blanks, value, base, edge_offsets, labels, targets, accepting):
-    """What follows a name: a colon with blanks around it, and the value, as four states, or as two.
-
-    ``blanks`` (-1: none) and ``value`` are places among the callees.
-    """
-    colon = counts[0]
-    behind = colon + 2 if blanks >= 0 else colon + 1
-    _bytes_move(counts, COLON, COLON, behind, labels, targets)
-    if blanks >= 0:
-        _move(counts, CALL | blanks, colon + 1, labels, targets)
-        _state_ends(counts, False, base, edge_offsets, accepting)
-        _bytes_move(counts, COLON, COLON, behind, labels, targets)
-    _state_ends(counts, False, base, edge_offsets, accepting)
-    if blanks >= 0:
-        _move(counts, CALL | blanks, behind + 1, labels, targets)
-        _move(counts, CALL | value, TAIL, labels, targets)
-        _state_ends(counts, False, base, edge_offsets, accepting)
-    _move(counts, CALL | value, TAIL, labels, targets)
-    _state_ends(counts, False, base, edge_offsets, accepting)
-
-
 @jit(types.void(_longs, types.int64, _ints, types.int64, _ints, _ints, _ints, _bytes))
 def _object(counts, at, ops, base, edge_offsets, labels, targets, accepting):
     blanks = ops[at + 2] >= 0
     empty = ops[at + 3] != 0
     bag = CALL | (1 if blanks else 0)
     end = 5 if blanks else 3
-    _bytes_move(counts, OPEN, OPEN, 1, labels, targets)
-    _state_ends(counts, False, base, edge_offsets, accepting)
+    bytes_move(counts, OPEN, OPEN, 1, labels, targets)
+    state_ends(counts, False, base, edge_offsets, accepting)
     after = 3 if blanks else 2
     for turn in range(2 if blanks else 1):
         if empty:
-            _bytes_move(counts, CLOSE, CLOSE, end, labels, targets)
+            bytes_move(counts, CLOSE, CLOSE, end, labels, targets)
         if blanks and turn == 0:
-            _move(counts, CALL, 2, labels, targets)
-        _move(counts, bag, after, labels, targets)
-        _state_ends(counts, False, base, edge_offsets, accepting)
+            move(counts, CALL, 2, labels, targets)
+        move(counts, bag, after, labels, targets)
+        state_ends(counts, False, base, edge_offsets, accepting)
     for turn in range(2 if blanks else 1):
-        _bytes_move(counts, CLOSE, CLOSE, end, labels, targets)
+        bytes_move(counts, CLOSE, CLOSE, end, labels, targets)
         if blanks and turn == 0:
-            _move(counts, CALL, 4, labels, targets)
-        _state_ends(counts, False, base, edge_offsets, accepting)
-    _state_ends(counts, True, base, edge_offsets, accepting)
+            move(counts, CALL, 4, labels, targets)
+        state_ends(counts, False, base, edge_offsets, accepting)
+    state_ends(counts, True, base, edge_offsets, accepting)
 
 
 @jit(types.void(_longs, types.int64, _ints, types.int64, _ints, _ints, _ints, _bytes))
@@ -135,29 +96,29 @@ def _list(counts, at, ops, base, edge_offsets, labels, targets, accepting):
     # Behind: the opening bracket, an item, a comma; each with and without blanks; the end.
     first_item, first_comma = 1 + turns, 1 + 2 * turns
     end = 1 + 3 * turns if some else 1 + turns
-    _bytes_move(counts, opening, opening, 1, labels, targets)
-    _state_ends(counts, False, base, edge_offsets, accepting)
+    bytes_move(counts, opening, opening, 1, labels, targets)
+    state_ends(counts, False, base, edge_offsets, accepting)
     for turn in range(turns):
         if least == 0:
-            _bytes_move(counts, closing, closing, end, labels, targets)
+            bytes_move(counts, closing, closing, end, labels, targets)
         if blanks and turn == 0:
-            _move(counts, CALL, 2, labels, targets)
+            move(counts, CALL, 2, labels, targets)
         if some:
-            _move(counts, item, first_item, labels, targets)
-        _state_ends(counts, False, base, edge_offsets, accepting)
+            move(counts, item, first_item, labels, targets)
+        state_ends(counts, False, base, edge_offsets, accepting)
     if some:
         for turn in range(turns):
-            _bytes_move(counts, COMMA, COMMA, first_comma, labels, targets)
-            _bytes_move(counts, closing, closing, end, labels, targets)
+            bytes_move(counts, COMMA, COMMA, first_comma, labels, targets)
+            bytes_move(counts, closing, closing, end, labels, targets)
             if blanks and turn == 0:
-                _move(counts, CALL, first_item + 1, labels, targets)
-            _state_ends(counts, False, base, edge_offsets, accepting)
+                move(counts, CALL, first_item + 1, labels, targets)
+            state_ends(counts, False, base, edge_offsets, accepting)
         for turn in range(turns):
             if blanks and turn == 0:
-                _move(counts, CALL, first_comma + 1, labels, targets)
-            _move(counts, item, first_item, labels, targets)
-            _state_ends(counts, False, base, edge_offsets, accepting)
-    _state_ends(counts, True, base, edge_offsets, accepting)
+                move(counts, CALL, first_comma + 1, labels, targets)
+            move(counts, item, first_item, labels, targets)
+            state_ends(counts, False, base, edge_offsets, accepting)
+    state_ends(counts, True, base, edge_offsets, accepting)
 
 
 @jit(types.int64(types.int64, types.int64, types.int64, types.int64, _ints, _bytes))
@@ -188,13 +149,13 @@ def _other(counts, at, ops, blob, base, edge_offsets, labels, targets, accepting
     node = np.empty((total + 2, 3), np.int32)
     node[0, 0], node[0, 1], node[0, 2] = 0, names, 0
     known = np.int64(1)
-    _bytes_move(counts, QUOTE, QUOTE, leaf + 1, labels, targets)
-    _state_ends(counts, False, base, edge_offsets, accepting)
-    _value_states(
-        counts, 2 if blanks else -1, 3 if blanks else 2, base, edge_offsets, labels, targets, accepting
+    bytes_move(counts, QUOTE, QUOTE, leaf + 1, labels, targets)
+    state_ends(counts, False, base, edge_offsets, accepting)
+    value_states(
+        counts, 2 if blanks else -1, 3 if blanks else 2, TAIL, base, edge_offsets, labels, targets, accepting
     )
-    _move(counts, rest, behind, labels, targets)
-    _state_ends(counts, False, base, edge_offsets, accepting)
+    move(counts, rest, behind, labels, targets)
+    state_ends(counts, False, base, edge_offsets, accepting)
     for which in range(-1, total + 1):
         if which >= known:
             break
@@ -218,9 +179,9 @@ def _other(counts, at, ops, blob, base, edge_offsets, labels, targets, accepting
             if byte <= BACKSLASH < stop:
                 stop = np.int64(BACKSLASH)
             if stop == 256:
-                _bytes_move(counts, byte, LAST_ASCII, free, labels, targets)
+                bytes_move(counts, byte, LAST_ASCII, free, labels, targets)
                 break
-            _bytes_move(counts, byte, stop - 1, free, labels, targets)
+            bytes_move(counts, byte, stop - 1, free, labels, targets)
             byte = stop + 1
             if stop == child:
                 j = _group_end(i, past, depth, texts, ops, blob)
@@ -229,12 +190,12 @@ def _other(counts, at, ops, blob, base, edge_offsets, labels, targets, accepting
                     node[known, 0], node[known, 1], node[known, 2] = i, j, depth + 1
                     target = leaf + 1 + known
                     known += 1
-                _bytes_move(counts, stop, stop, target, labels, targets)
+                bytes_move(counts, stop, stop, target, labels, targets)
                 i = j
             elif stop == QUOTE and not terminal:
-                _bytes_move(counts, QUOTE, QUOTE, behind, labels, targets)
-        _move(counts, beyond, behind, labels, targets)
-        _state_ends(counts, False, base, edge_offsets, accepting)
+                bytes_move(counts, QUOTE, QUOTE, behind, labels, targets)
+        move(counts, beyond, behind, labels, targets)
+        state_ends(counts, False, base, edge_offsets, accepting)
 
 
 @jit(types.void(_longs, types.int64, _ints, _bytes, types.int64, _ints, _ints, _ints, _bytes))
@@ -262,14 +223,14 @@ def _value(counts, at, ops, blob, base, edge_offsets, labels, targets, accepting
                 node[known, 0], node[known, 1], node[known, 2] = i, j, depth + 1
                 target = known + 1
                 known += 1
-            _bytes_move(counts, byte, byte, target, labels, targets)
+            bytes_move(counts, byte, byte, target, labels, targets)
             i = j
         if which == 0:
             for k in range(rules):
-                _move(counts, CALL | k, TAIL, labels, targets)
-        _state_ends(counts, terminal, base, edge_offsets, accepting)
+                move(counts, CALL | k, TAIL, labels, targets)
+        state_ends(counts, terminal, base, edge_offsets, accepting)
         if which == 0 and count > 0:
-            _state_ends(counts, True, base, edge_offsets, accepting)
+            state_ends(counts, True, base, edge_offsets, accepting)
         which += 1
 
 
@@ -302,6 +263,14 @@ def write_ready(
             called = _callee(callees, called, np.int64(ops[at + 2]), number_of)
         called = _callee(callees, called, np.int64(ops[at + 1]), number_of)
         _object(counts, at, ops, base, edge_offsets, labels, targets, accepting)
+    elif kind == ORDERED:
+        if ops[at + 1] >= 0:
+            called = _callee(callees, called, np.int64(ops[at + 1]), number_of)
+        if ops[at + 3] >= 0:
+            called = _callee(callees, called, np.int64(ops[at + 3]), number_of)
+        for i in range(ops[at + 4]):
+            called = _callee(callees, called, np.int64(ops[at + 7 + 4 * i]), number_of)
+        write_ordered(counts, at, ops, blob, base, edge_offsets, labels, targets, accepting)
     elif kind == LIST:
         if ops[at + 4] >= 0:
             called = _callee(callees, called, np.int64(ops[at + 4]), number_of)
@@ -312,14 +281,14 @@ def write_ready(
         first, length = np.int64(ops[at + 1]), np.int64(ops[at + 2])
         for i in range(length):
             byte = np.int64(blob[first + i])
-            _bytes_move(counts, byte, byte, i + 1, labels, targets)
-            _state_ends(counts, False, base, edge_offsets, accepting)
+            bytes_move(counts, byte, byte, i + 1, labels, targets)
+            state_ends(counts, False, base, edge_offsets, accepting)
         place = 0
         if ops[at + 3] >= 0:
             called = _callee(callees, called, np.int64(ops[at + 3]), number_of)
             place = 1
         called = _callee(callees, called, np.int64(ops[at + 4]), number_of)
-        _value_states(counts, place - 1, place, base, edge_offsets, labels, targets, accepting)
+        value_states(counts, place - 1, place, TAIL, base, edge_offsets, labels, targets, accepting)
     elif kind == OTHER:
         called = _callee(callees, called, np.int64(ops[at + 5]), number_of)
         called = _callee(callees, called, np.int64(ops[at + 4]), number_of)
@@ -332,11 +301,11 @@ def write_ready(
         if ops[at + 1] >= 0:
             called = _callee(callees, called, np.int64(ops[at + 1]), number_of)
         called = _callee(callees, called, np.int64(ops[at + 2]), number_of)
-        _move(counts, CALL, 1, labels, targets)
-        _state_ends(counts, False, base, edge_offsets, accepting)
+        move(counts, CALL, 1, labels, targets)
+        state_ends(counts, False, base, edge_offsets, accepting)
         place = 2 if ops[at + 1] >= 0 else 1
-        _value_states(
-            counts, 1 if ops[at + 1] >= 0 else -1, place, base, edge_offsets, labels, targets, accepting
+        value_states(
+            counts, 1 if ops[at + 1] >= 0 else -1, place, TAIL, base, edge_offsets, labels, targets, accepting
         )
     else:
         rules = np.int64(ops[at + 2])

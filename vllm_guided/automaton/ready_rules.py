@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from vllm_guided.automaton.bag_rules import PlainBag
-from vllm_guided.automaton.ready import ANY_NAME, CLOSE, LIST, MEMBER, OBJECT, OPEN, OTHER, VALUE
+from vllm_guided.automaton.ready import ANY_NAME, CLOSE, LIST, MEMBER, OBJECT, OPEN, ORDERED, OTHER, VALUE
 from vllm_guided.grammar.json_rules import (
     BLANKS,
     NAME_BEYOND,
@@ -39,7 +39,7 @@ def write_json_rule(program: Program, rule: int, body: JsonRule, number: Callabl
         _describe(program, rule, (VALUE, len(body.texts), len(rules), *_texts(program, body.texts), *rules))
 
 
-def _describe(program: Program, rule: int, numbers: tuple[int, ...]) -> None:
+def _describe(program: Program, rule: int, numbers: Sequence[int]) -> None:
     program.ready[rule] = len(program.ready_ops)
     program.ready_ops += numbers
     # It is no fragment, and has no program that could be written in place of a call.
@@ -87,6 +87,15 @@ def _object(program: Program, rule: int, body: JsonObject, number: Callable[[str
             _describe(program, other, (ANY_NAME, blanks, value, string))
     if not body.names:
         _describe(program, rule, (LIST, OPEN, CLOSE, other, blanks, body.least))
+        return
+    if body.ordered:
+        numbers = [ORDERED, blanks, int(not body.required and not body.least), other, len(body.names)]
+        for place, (name, value_name) in enumerate(zip(body.names, body.values, strict=True)):
+            value = number(value_name)
+            numbers += (len(blob), len(name), value, int(place in body.required))
+            blob += name
+            needed.append(value)
+        _describe(program, rule, numbers)
         return
     members: list[int] = []
     for name, value_name in zip(body.names, body.values, strict=True):

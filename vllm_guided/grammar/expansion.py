@@ -64,6 +64,9 @@ def _object(rule: JsonObject) -> ir.Node:
     none = ir.sequence(ir.text("{"), blank, ir.text("}"))
     if not rule.names:
         return none if other is None else _list("{", other, "}", rule.least, compact)
+    if rule.ordered:
+        some = ir.sequence(ir.text("{"), blank, _in_order(rule, other), blank, ir.text("}"))
+        return some if rule.required or rule.least else ir.choice(some, none)
     entries = [
         ir.Entry(_member(ir.text(name), value, compact), own=place)
         for place, (name, value) in enumerate(zip(rule.names, rule.values, strict=True))
@@ -74,6 +77,22 @@ def _object(rule: JsonObject) -> ir.Node:
     bag = ir.Bag(tuple(entries), ir.Ref(SEPARATOR), rule.required, 1, most)
     some = ir.sequence(ir.text("{"), blank, bag, blank, ir.text("}"))
     return some if rule.required or rule.least else ir.choice(some, none)
+
+
+def _in_order(rule: JsonObject, other: ir.Node | None) -> ir.Node:
+    """At least one member; vertices are twice the names that are passed, and one more behind a member."""
+    comma = ir.Ref(SEPARATOR)
+    end = 2 * len(rule.names)
+    edges: list[tuple[int, ir.Node, int]] = []
+    for place, (name, value) in enumerate(zip(rule.names, rule.values, strict=True)):
+        member = _member(ir.text(name), value, rule.compact)
+        edges.append((2 * place, member, 2 * place + 3))
+        edges.append((2 * place + 1, ir.sequence(comma, member), 2 * place + 3))
+        if place not in rule.required:
+            edges += [(2 * place + written, ir.EMPTY, 2 * place + 2 + written) for written in (0, 1)]
+    if other is not None:
+        edges += [(end, other, end + 1), (end + 1, ir.sequence(comma, other), end + 1)]
+    return ir.Graph(tuple(edges), frozenset([end + 1]), 0)
 
 
 def _other_name(names: tuple[bytes, ...]) -> ir.Node:

@@ -22,7 +22,7 @@ character that is not one byte of printable ASCII."""
 
 @dataclass(unsafe_hash=True, slots=True)
 class JsonObject:
-    """An object's members in any order.
+    """An object's members, in any order or those with declared names first and in their order.
 
     Attributes:
         names: the JSON text of each declared name, quotes included; no two are the same.
@@ -32,6 +32,7 @@ class JsonObject:
             the declared names are printable ASCII without quotes and backslashes.
         compact: without white space.
         least: 1 if there must be a member where none is required.
+        ordered: in their order; where there are no names, it makes no difference.
     """
 
     names: tuple[bytes, ...]
@@ -40,6 +41,7 @@ class JsonObject:
     other: str | None = None
     compact: bool = False
     least: int = 0
+    ordered: bool = False
 
 
 @dataclass(unsafe_hash=True, slots=True)

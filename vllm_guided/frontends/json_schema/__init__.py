@@ -121,7 +121,7 @@ def json_schema_grammar(
     try:
         with paused():
             try:
-                return write(json_rules and property_order == "any" and not whitespace_pattern)
+                return write(json_rules and not whitespace_pattern)
             except NotPlain:
                 return write(False)
     except RecursionError:

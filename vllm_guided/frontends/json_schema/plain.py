@@ -81,6 +81,7 @@ class Plain:
         self.resource = document.main.whole
         self.closed = emitter.algebra.closed_objects
         self.compact = emitter.layout.compact
+        self.ordered = not emitter.any_order
         # Whatever identifiers mean, the general way knows; what it finds may still be plain.
         self.reads = document.main.plain
         self.used = False
@@ -160,6 +161,8 @@ class Plain:
             self.used = True
             return None if item is None else JsonArray(item, shape.minimum, self.compact)
         if shape.some or shape.maximum is not None or len(shape.others) > 1:
+            return None
+        if self.ordered and (shape.unordered or len(shape.runs) > 1):
             return None
         least = shape.minimum if shape.minimum > len(shape.required) else 0
         other: str | None = None
@@ -333,7 +336,7 @@ class Plain:
             if type(name) is not str:
                 return None
             if name not in members:
-                if other is None:
+                if other is None or self.ordered:
                     return None
                 members[name] = other
         needed = frozenset(required)
@@ -364,7 +367,7 @@ class Plain:
             self._typed("string")
         self.used = True
         return JsonObject(
-            tuple(names), tuple(members.values()), frozenset(needed), other, self.compact, least
+            tuple(names), tuple(members.values()), frozenset(needed), other, self.compact, least, self.ordered
         )
 
     def _leaf(self, named: Any, schema: dict[str, Any], path: Path) -> str | None:

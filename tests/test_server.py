@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import async_on_cpu
 import pytest
 
 pytest.importorskip("vllm")
@@ -183,9 +184,12 @@ class Client:
 
     def accepted_drafts(self) -> float:
         """How many draft tokens the server has accepted."""
+        return self.counted("vllm:spec_decode_num_accepted_tokens_total")
+
+    def counted(self, name: str) -> float:
+        """The sum of a series of the server's metrics."""
         with self.opener.open(f"{self.url}/metrics", timeout=30) as reply:
             lines = reply.read().decode().splitlines()
-        name = "vllm:spec_decode_num_accepted_tokens_total"
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
     def check(self, case: Case) -> None:
@@ -395,3 +399,23 @@ def test_speculation_two_workers_and_a_clean_stop(tmp_path: Path, monkeypatch: p
         for text in ("own loop", "ends with an error", "is refused now", "Traceback"):
             assert text not in log, log[log.index(text) - 2000 :][:4000]
     assert not running.alive() and not running.left_behind
+
+
+def test_a_step_ahead_and_preempted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Async scheduling, which GPUs have by default, with memory for one long request alone."""
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    async_on_cpu.install(tmp_path / "plugin")
+    little = ["--block-size", "32", "--num-gpu-blocks-override", "36"]
+    running = start(tmp_path, *little, "--guided-decoding-backend", "vllm_guided")
+    with running:
+        client = Client(running.url)
+        for _ in range(5):
+            with ThreadPoolExecutor(32) as pool:
+                list(pool.map(client.check, cases()[:-1] * 2))
+            if client.counted("vllm:num_preemptions_total") > 0:
+                break
+        assert client.counted("vllm:num_preemptions_total") > 0
+        log = running.log()
+        assert async_on_cpu.SIGN in log
+        for text in ("own loop", "ends with an error", "Unexpected: grammar rejected", "Traceback"):
+            assert text not in log, log[log.index(text) - 2000 :][:4000]

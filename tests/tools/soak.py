@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import async_on_cpu
 import corpora
+import httpx
 import judges
 import openai
 
@@ -49,6 +50,7 @@ from vllm_guided.vllm.engine import Constraint
 Judge = Callable[[str], str | None]
 
 REQUEST_SECONDS = 120.0
+THOUGHT = "</think>"
 KINDS = {"json_schema": "json", "regex": "regex", "choice": "choice", "lark": "grammar", "ebnf": "grammar"}
 MALFORMED: tuple[dict[str, Any], ...] = (
     {"guided_json": "{not json"},
@@ -167,11 +169,20 @@ class Beginnings:
 class Soak:
     """The clients and what they found."""
 
-    def __init__(self, url: str, good: list[Job], bad: list[Job], bad_share: float, drafts: int) -> None:
+    def __init__(
+        self, url: str, good: list[Job], bad: list[Job], bad_share: float, drafts: int, thought: int | None
+    ) -> None:
         self.client = openai.AsyncOpenAI(
-            base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=REQUEST_SECONDS
+            base_url=f"{url}/v1",
+            api_key="none",
+            max_retries=0,
+            timeout=REQUEST_SECONDS,
+            # The server closes what is idle for 5 seconds; a request on its way there then would fail.
+            http_client=openai.DefaultAsyncHttpxClient(limits=httpx.Limits(keepalive_expiry=2)),
         )
         self.good, self.bad, self.bad_share, self.drafts = good, bad, bad_share, drafts
+        #: The token that ends the reasoning, where the model reasons.
+        self.thought = thought
         self.beginnings = Beginnings()
         self.counts: Counter[str] = Counter()
         self.faults: list[str] = []
@@ -218,6 +229,8 @@ class Soak:
         if random.random() < 0.1:
             options["stop"] = random.choice(['"', "a", "1", ","])
             extra["include_stop_str_in_output"] = True
+        if self.thought is not None:
+            extra["return_token_ids"] = True
         if random.random() < 0.1:
             extra["stop_token_ids"] = random.sample(range(1000), 20)
         request = {
@@ -236,17 +249,18 @@ class Soak:
         outputs = random.choice([1, 2]) if request["temperature"] else 1
         reply = await self.client.chat.completions.create(**request, n=outputs)
         for choice in reply.choices:
-            reasoning = getattr(choice.message, "reasoning", None)
-            self._judge(job, choice.message.content or "", _ended_by(choice), bool(reasoning))
+            reasons = self.thought is not None and self.thought not in choice.token_ids
+            self._judge(job, choice.message.content or "", _ended_by(choice), reasons)
 
     async def _ask_stream(self, request: dict[str, Any], job: Job) -> None:
         leave_after = random.choice([None, None, 3])
-        text, reason, reasoning = "", None, False
+        text, reason = "", None
+        reasons = self.thought is not None
         stream = await self.client.chat.completions.create(**request, stream=True)
         async for chunk in stream:
             for choice in chunk.choices:
                 text += choice.delta.content or ""
-                reasoning = reasoning or bool(getattr(choice.delta, "reasoning", None))
+                reasons = reasons and self.thought not in (getattr(choice, "token_ids", None) or ())
                 reason = _ended_by(choice) or reason
             if leave_after is not None:
                 leave_after -= 1
@@ -254,10 +268,10 @@ class Soak:
                     await stream.close()
                     self.counts["left in the middle"] += 1
                     return
-        self._judge(job, text, reason, reasoning)
+        self._judge(job, text, reason, reasons)
 
-    def _judge(self, job: Job, text: str, reason: str | None, reasoned: bool) -> None:
-        if reasoned and not text:
+    def _judge(self, job: Job, text: str, reason: str | None, reasons: bool) -> None:
+        if reasons and not text:
             self.counts["ended while it reasoned"] += 1
         elif job.judge is None:
             self.counts["bad one answered"] += 1
@@ -304,6 +318,12 @@ def server_options(options: argparse.Namespace) -> list[str]:
     return chosen
 
 
+def token_id(model: Path, text: str) -> int:
+    """The id of an added token of the model in a folder."""
+    added = json.loads((model / "tokenizer.json").read_text())["added_tokens"]
+    return next(int(token["id"]) for token in added if token["content"] == text)
+
+
 def _counted(server: VllmServer, name: str) -> float:
     """The sum of a series of the server's metrics."""
     with urllib.request.urlopen(f"{server.url}/metrics", timeout=30) as answer:
@@ -337,10 +357,11 @@ def main() -> int:
         model.mkdir()
         if options.asynchronous:
             async_on_cpu.install(folder / "plugin")
-        write_tiny_model(model, special={"</think>": 0.3} if options.reasoning else None)
+        write_tiny_model(model, special={THOUGHT: 0.3} if options.reasoning else None)
         server = VllmServer(model, server_options(options), folder)
         with server:
-            soak = Soak(server.url, good, bad, options.bad, options.drafts)
+            thought = token_id(model, THOUGHT) if options.reasoning else None
+            soak = Soak(server.url, good, bad, options.bad, options.drafts, thought)
             asyncio.run(soak.run(60 * options.minutes, options.requests, options.clients))
             alive = server.alive()
             preemptions = _counted(server, "vllm:num_preemptions_total")

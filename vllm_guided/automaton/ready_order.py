@@ -4,8 +4,8 @@ In: numbers as :mod:`.ready` describes them (``ORDERED``). Out: one deterministi
 may begin, the names that may follow (from the next one up to the first that must be there) are a trie. From
 the last position to the first, each trie is the one behind it with one name more, and shares with it all but
 the way to that name (a persistent trie, by path copying: Driscoll et al., "Making data structures
-persistent", 1989). Where only one name is left, the rest of it is a chain that all tries share. So there are about as many
-states as the names have characters, whatever may be left out.
+persistent", 1989). Where only one name is left, the rest of it is a chain that all tries share. So there are
+about as many states as the names have characters, whatever may be left out.
 """
 
 # Compiled functions have numba signatures instead of annotations, and numba's rules for integers.

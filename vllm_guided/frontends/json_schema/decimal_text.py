@@ -13,12 +13,12 @@ within the first 15 digits of the number, which every double keeps.
 from __future__ import annotations
 
 from collections import deque
-from functools import lru_cache
 from typing import NamedTuple
 
 from vllm_guided.frontends.json_schema import limits
 from vllm_guided.frontends.json_schema.decimals import (
     DIGIT,
+    EACH_DIGIT,
     EQUAL,
     GREATER,
     LESS,
@@ -26,6 +26,9 @@ from vllm_guided.frontends.json_schema.decimals import (
     ZERO,
     Bound,
     compare,
+    digit_of,
+    digits,
+    runs,
 )
 from vllm_guided.frontends.json_schema.numbers import ANY_FORM, DIGITS, NOT_DIGITS
 from vllm_guided.frontends.json_schema.remainders import NEVER, Remainder
@@ -38,12 +41,6 @@ FREE, ON_GRID, OFF_GRID = 0, 1, 2
 """Any fraction; no digits behind the ones that the multiples have; some."""
 FRACTION_ROOM = 15
 """Digits of a number that every double keeps."""
-
-
-@lru_cache(maxsize=1024)
-def _digits(mask: int) -> ir.Node:
-    """One digit; bit ``d`` of the mask stands for ``d``."""
-    return ir.ByteSet(mask << 0x30)
 
 
 class TooManyStates(Exception):
@@ -165,8 +162,21 @@ class Magnitude:
 
     def _add(self, source: int, targets: dict[_Whole | _Fraction, int]) -> None:
         """Edges to states by the masks of their digits."""
-        for state, digits in targets.items():
-            self.edges.append((source, _digits(digits), self._number(state)))
+        for state, mask in targets.items():
+            self.edges.append((source, digits(mask), self._number(state)))
+
+    def _runs(
+        self, state: _Whole | _Fraction, low: str, high: str | None, ends: bool
+    ) -> tuple[tuple[int, int], ...]:
+        """The digits by what follows them; ``ends``: 0 and 9 may be unlike those beside them."""
+        if self.remainders:
+            return EACH_DIGIT
+        apart = {0, 9} if ends else set()
+        if state.low == EQUAL:
+            apart.add(digit_of(low, state.position))
+        if high is not None and state.high == EQUAL:
+            apart.add(digit_of(high, state.position))
+        return runs(frozenset(apart))
 
     # Before the point
 
@@ -206,10 +216,10 @@ class Magnitude:
         return self.whole_only or self.pointed >= self.longest or count >= self.pointed
 
     def _free_whole(self, source: int, count: int) -> None:
-        digits = ir.Repeat(DIGIT, 0, self.longest - count)
+        more = ir.Repeat(DIGIT, 0, self.longest - count)
         if self.whole_only or self.pointed < self.longest:
             if self.form != NOT_DIGITS:
-                self._finish(source, digits)
+                self._finish(source, more)
             return
         some = DIGIT if self.fractions == FREE else ZERO
         fraction = ir.sequence(ir.text("."), ir.Repeat(some, 1, limits.MAX_FRACTION_DIGITS))
@@ -218,11 +228,11 @@ class Magnitude:
             tail = fraction
         elif self.form == ANY_FORM:
             tail = ir.optional(fraction)
-        self._finish(source, ir.sequence(digits, tail))
+        self._finish(source, ir.sequence(more, tail))
 
     def _settled(self, first: _Whole) -> None:
         """The graph from a state on in which only remainders count, and digits do not."""
-        digits = [_digits(1 << digit) for digit in range(10)]
+        labels = [digits(1 << digit) for digit in range(10)]
         numbers = self.remainder_states
         if first.rests in numbers:
             self.edges.append((self.states[first], ir.EMPTY, numbers[first.rests]))
@@ -234,7 +244,7 @@ class Magnitude:
             source = numbers[rests]
             if self._ends(GREATER, LESS, 0, rests):
                 self.accepting.add(source)
-            for digit, label in enumerate(digits):
+            for digit, label in enumerate(labels):
                 moved = tuple([item.onwards(rest, digit) for rest, item in zip(rests, items, strict=True)])
                 target = numbers.get(moved)
                 if target is None:
@@ -249,7 +259,7 @@ class Magnitude:
         if count >= self.longest:
             return
         targets: dict[_Whole | _Fraction, int] = {}
-        for digit in range(10):
+        for digit, mask in self._runs(state, self.low.whole, self.high and self.high.whole, count == 0):
             zero = count == 0 and digit == 0
             low = compare(digit, self.low.whole, count, state.low) if count < len(self.low.whole) else GREATER
             high = EQUAL
@@ -275,7 +285,7 @@ class Magnitude:
                 rests.append(moved)
             else:
                 target = _Whole(position, low, high, tuple(rests), zero)
-                targets[target] = targets.get(target, 0) | 1 << digit
+                targets[target] = targets.get(target, 0) | mask
         self._add(source, targets)
 
     # Behind the point
@@ -318,10 +328,11 @@ class Magnitude:
                 self._finish(source, ir.Repeat(ZERO, 0 if count else 1, most))
             return
         targets: dict[_Whole | _Fraction, int] = {}
-        for digit in range(10):
+        ends = self.canonical or self.fractions != FREE
+        for digit, mask in self._runs(state, self.low.fraction, self.high and self.high.fraction, ends):
             after = self._after(state, digit)
             if after is not None:
-                targets[after] = targets.get(after, 0) | 1 << digit
+                targets[after] = targets.get(after, 0) | mask
         self._add(source, targets)
 
     def _after(self, state: _Fraction, digit: int) -> _Fraction | None:

@@ -6,6 +6,7 @@ In: exact magnitudes. Out: their decimal digits before and behind the point, and
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple
 
 from vllm_guided.errors import ConstraintTooComplex
@@ -41,9 +42,37 @@ def decimal(value: Exact, closed: bool) -> Bound:
     return Bound(whole, digits[len(digits) - scale :], closed)
 
 
+@lru_cache(maxsize=1024)
+def digits(mask: int) -> ir.Node:
+    """One digit; bit ``d`` of the mask stands for ``d``."""
+    return ir.ByteSet(mask << 0x30)
+
+
+@lru_cache(maxsize=1024)
+def runs(apart: frozenset[int]) -> tuple[tuple[int, int], ...]:
+    """The digits, those of ``apart`` by themselves and all between two of them together: one, and a mask."""
+    found: list[tuple[int, int]] = []
+    open_run = False
+    for digit in range(10):
+        if open_run and digit not in apart:
+            found[-1] = found[-1][0], found[-1][1] | 1 << digit
+        else:
+            found.append((digit, 1 << digit))
+        open_run = digit not in apart
+    return tuple(found)
+
+
+EACH_DIGIT = runs(frozenset(range(10)))
+
+
+def digit_of(bound: str, position: int) -> int:
+    """The digit at ``position`` of the bound (0 beyond its end)."""
+    return int(bound[position]) if position < len(bound) else 0
+
+
 def compare(digit: int, bound: str, position: int, so_far: int) -> int:
     """``so_far`` after one more digit at ``position`` of the bound (0 beyond its end)."""
     if so_far != EQUAL:
         return so_far
-    other = int(bound[position]) if position < len(bound) else 0
+    other = digit_of(bound, position)
     return (digit > other) - (digit < other)

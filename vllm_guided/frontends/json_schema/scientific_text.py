@@ -11,13 +11,26 @@ from typing import NamedTuple
 
 from vllm_guided.frontends.json_schema import limits
 from vllm_guided.frontends.json_schema.decimal_text import Magnitude
-from vllm_guided.frontends.json_schema.decimals import DIGIT, EQUAL, GREATER, LESS, Bound, compare
+from vllm_guided.frontends.json_schema.decimals import (
+    DIGIT,
+    EQUAL,
+    GREATER,
+    LESS,
+    Bound,
+    compare,
+    digit_of,
+    digits,
+    runs,
+)
 from vllm_guided.grammar import ir
 
 LARGEST = Bound("17976931348623157" + "0" * 292, "", True)
 """The largest double: readers take what is above it for infinity."""
-_DIGIT = [ir.byte_set([0x30 + digit]) for digit in range(10)]
-_POINT_DIGIT = [ir.sequence(ir.text("."), digit) for digit in _DIGIT]
+
+
+@lru_cache(maxsize=1024)
+def _pointed(mask: int) -> ir.Node:
+    return ir.sequence(ir.text("."), digits(mask))
 
 
 def _scientific_parts(bound: Bound) -> tuple[str, int] | None:
@@ -95,6 +108,8 @@ def scientific_node(low: Bound, high: Bound | None, whole: bool) -> ir.Node:
         edges.append((source, label, nodes[span]))
 
     longest = limits.FLOAT_DIGITS + 1
+    if whole and high_parts[1] < limits.FLOAT_DIGITS:
+        longest = 1  # more digits ask for larger exponents
     while queue:
         state = queue.pop()
         source = nodes[state]
@@ -107,7 +122,17 @@ def scientific_node(low: Bound, high: Bound | None, whole: bool) -> ir.Node:
                 continue
         if state.digits >= longest:
             continue
-        for digit in range(1 if state.digits == 0 else 0, 10):
+        apart = set()
+        if state.digits == 0:
+            apart.add(0)
+        if state.low == EQUAL:
+            apart.add(digit_of(low_digits, state.digits))
+        if state.high == EQUAL:
+            apart.add(digit_of(high_digits, state.digits))
+        label_of = _pointed if state.digits == 1 else digits
+        for digit, mask in runs(frozenset(apart)):
+            if digit == 0 and state.digits == 0:
+                continue
             after = _Mantissa(
                 state.digits + 1,
                 compare(digit, low_digits, state.digits, state.low),
@@ -116,5 +141,5 @@ def scientific_node(low: Bound, high: Bound | None, whole: bool) -> ir.Node:
             if after not in nodes:
                 nodes[after] = len(nodes)
                 queue.append(after)
-            edges.append((source, (_POINT_DIGIT if state.digits == 1 else _DIGIT)[digit], nodes[after]))
+            edges.append((source, label_of(mask), nodes[after]))
     return ir.Graph(tuple(edges), frozenset([end])) if edges else ir.NOTHING

@@ -24,6 +24,8 @@ from vllm_guided.grammar import ir
 
 #: Bytes of fragments that a process keeps.
 CACHE_BYTES = 64 << 20
+#: Bodies whose hashes are remembered until they are kept.
+HASHES_KEPT = 64
 #: About what an array, and a number of a program with the node it came from, take beside their content.
 ARRAY_BYTES = 112
 PROGRAM_BYTES = 48
@@ -82,6 +84,8 @@ class FragmentCache:
         self.held = 0
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
         self._by_content: dict[int, list[_Entry]] = {}
+        # Hashes of bodies that were asked for last, by their identity: of large ones they take long.
+        self._hashes: dict[int, tuple[ir.Node, int]] = {}
         self._lock = threading.Lock()
 
     def find(self, rules: Mapping[str, ir.Rule], name: str) -> tuple[Environment, Fragment] | None:
@@ -111,7 +115,7 @@ class FragmentCache:
         with self._lock:
             entry = self._entry(body)
             if entry is None:
-                content = hash(body)
+                content = self._hash(body)
                 entry = self._entries[id(body)] = _Entry(body, content)
                 self._by_content.setdefault(content, []).append(entry)
             entry.found.append((environment, fragment))
@@ -130,6 +134,7 @@ class FragmentCache:
         with self._lock:
             self._entries.clear()
             self._by_content.clear()
+            self._hashes.clear()
             self.held = 0
 
     def _entry(self, body: ir.Node) -> _Entry | None:
@@ -138,10 +143,18 @@ class FragmentCache:
             return entry  # it holds its body, so no other node has this identity
         if not self._by_content:
             return None
-        for entry in self._by_content.get(hash(body), ()):
+        for entry in self._by_content.get(self._hash(body), ()):
             if entry.body == body:
                 return entry
         return None
+
+    def _hash(self, body: ir.Node) -> int:
+        known = self._hashes.get(id(body))
+        if known is None:
+            if len(self._hashes) >= HASHES_KEPT:
+                self._hashes.clear()
+            known = self._hashes[id(body)] = body, hash(body)
+        return known[1]
 
 
 FRAGMENTS = FragmentCache(CACHE_BYTES)

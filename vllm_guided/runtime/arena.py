@@ -253,7 +253,7 @@ def new_arena(
     arena.state_kind = np.empty(256, np.uint8)
     arena.state_tier1 = np.empty(256, np.int32)
     arena.state_code = np.empty(256, np.uint64)
-    arena.state_table = np.full(1024, -1, np.int32)
+    arena.state_table = np.full(1 << 17, -1, np.int32)  # growing it takes milliseconds of some bind
     arena.set_offsets = np.zeros(17, np.int32)
     arena.set_tokens = np.empty(16, np.int32)
     arena.counter_base = np.empty(16, np.int32)

@@ -141,19 +141,44 @@ def _known_state(arena, code):
     return np.int64(-1)
 
 
-@jit(types.void(arena_type, types.uint64, _int))
-def enter_state(arena, code, state):
-    """Remember a state of the arena by its code, for those that are bound later."""
-    if 2 * (arena.state_entries + 1) > arena.state_table.size:
-        _rehash(arena)
-    arena.state_code = with_room(arena.state_code, state + 1)
-    arena.state_code[state] = code
+@jit(types.void(arena_type, _int))
+def _enter_states(arena, first):
+    """Remember the arena's states from ``first`` on by their codes (0: not), for those that come later."""
     size = np.uint64(arena.state_table.size - 1)
-    slot = np.int64(code & size)
-    while arena.state_table[slot] >= 0:
-        slot = (slot + 1) & np.int64(size)
-    arena.state_table[slot] = state
-    arena.state_entries += 1
+    for state in range(first, arena.state_count):
+        code = arena.state_code[state]
+        if code == 0:
+            continue
+        if 2 * (arena.state_entries + 1) > arena.state_table.size:
+            _rehash(arena)
+            size = np.uint64(arena.state_table.size - 1)
+        slot = np.int64(code & size)
+        while arena.state_table[slot] >= 0:
+            slot = (slot + 1) & np.int64(size)
+        arena.state_table[slot] = state
+        arena.state_entries += 1
+
+
+@jit(_int(arena_type, types.uint64, _ints))
+def _new_state(arena, code, table):
+    """A state with this code in a table of those that are appended at once, or -1."""
+    size = np.int64(table.size - 1)
+    slot = np.int64(code) & size
+    while table[slot] >= 0:
+        if arena.state_code[table[slot]] == code:
+            return np.int64(table[slot])
+        slot = (slot + 1) & size
+    return np.int64(-1)
+
+
+@jit(types.void(arena_type, _int, _ints))
+def _enter_new(arena, state, table):
+    """Enter a state by its code into the table of those that are appended at once."""
+    size = np.int64(table.size - 1)
+    slot = np.int64(arena.state_code[state]) & size
+    while table[slot] >= 0:
+        slot = (slot + 1) & size
+    table[slot] = state
 
 
 @jit(types.boolean(
@@ -300,6 +325,7 @@ def append_states(
     arena.state_map = with_room(arena.state_map, states)
     arena.state_kind = with_room(arena.state_kind, states)
     arena.state_tier1 = with_room(arena.state_tier1, states)
+    arena.state_code = with_room(arena.state_code, states)
     arena.edge_low = with_room(arena.edge_low, arena.edge_count + edge_low.size)
     arena.edge_high = with_room(arena.edge_high, arena.edge_count + edge_low.size)
     arena.edge_target = with_room(arena.edge_target, arena.edge_count + edge_low.size)
@@ -307,6 +333,12 @@ def append_states(
     arena.call_return = with_room(arena.call_return, arena.call_count + call_start.size)
     arena.tok_set = with_room(arena.tok_set, arena.tok_count + tok_set.size)
     arena.tok_target = with_room(arena.tok_target, arena.tok_count + tok_set.size)
+    # What leads to a new state is like no state but another new one: the table of those stays in the cache.
+    first_new = np.int64(arena.state_count)
+    room = 16
+    while room < 2 * count:
+        room *= 2
+    new_table = np.full(room, -1, np.int32)
     codes = np.zeros(count, np.uint64)
     code_of = np.zeros(count, np.uint64)
     outside = np.zeros(count, np.uint64)
@@ -333,27 +365,42 @@ def append_states(
         if looked_up:
             # Moves that leave the cycle, or everything of a state that is in none.
             is_cycle = False
+            latest = np.int64(-1)  # of the states that others of this cycle lead to
             for j in range(size):
                 state = members[j]
                 code = mixed(np.int64(size), np.int64(accepting[state]))
                 for k in range(edge_offsets[state], edge_offsets[state + 1]):
-                    code = _more(code, np.int64(edge_low[k]) << 8 | np.int64(edge_high[k]))
-                    within = inside[edge_target[k]]
-                    is_cycle |= within != 0
-                    code = _more(code, np.int64(-1 if within else chosen[edge_target[k]]))
+                    target = np.int64(-1)
+                    if inside[edge_target[k]]:
+                        is_cycle = True
+                    else:
+                        target = np.int64(chosen[edge_target[k]])
+                        latest = max(latest, target)
+                    code = _more(
+                        code, (np.int64(edge_low[k]) << 8 | np.int64(edge_high[k])) << 32 ^ (target + 2)
+                    )
                 code = _more(code, np.int64(-2))
                 for k in range(call_offsets[state], call_offsets[state + 1]):
-                    back = call_return[k]
-                    within = back >= 0 and inside[back] != 0
-                    is_cycle |= within
-                    code = _more(code, np.int64(call_start[k]))
-                    code = _more(code, np.int64(-1 if within else chosen[back] if back >= 0 else -3))
+                    back = np.int64(call_return[k])
+                    target = np.int64(-3)
+                    if back >= 0 and inside[back]:
+                        is_cycle = True
+                        target = np.int64(-1)
+                    elif back >= 0:
+                        target = np.int64(chosen[back])
+                        latest = max(latest, target)
+                    if call_start[k] < VIRTUAL:
+                        latest = max(latest, np.int64(call_start[k]))
+                    code = _more(code, np.int64(call_start[k]) << 32 ^ (target + 3))
                 code = _more(code, np.int64(-2))
                 for k in range(tok_offsets[state], tok_offsets[state + 1]):
-                    within = inside[tok_target[k]]
-                    is_cycle |= within != 0
-                    code = _more(code, np.int64(tok_set[k]))
-                    code = _more(code, np.int64(-1 if within else chosen[tok_target[k]]))
+                    target = np.int64(-1)
+                    if inside[tok_target[k]]:
+                        is_cycle = True
+                    else:
+                        target = np.int64(chosen[tok_target[k]])
+                        latest = max(latest, target)
+                    code = _more(code, np.int64(tok_set[k]) << 32 ^ (target + 2))
                 outside[state] = code
                 code_of[state] = code
             # Two cycles of n states each are told apart within 2 n moves.
@@ -375,7 +422,13 @@ def append_states(
                     code_of[members[j]] = codes[j]
             found = True
             for j in range(size):
-                known = _known_state(arena, code_of[members[j]])
+                code = max(code_of[members[j]], np.uint64(1))  # 0 means none
+                code_of[members[j]] = code
+                known = np.int64(-1)
+                if latest < first_new:
+                    known = _known_state(arena, code)
+                if known < 0:
+                    known = _new_state(arena, code, new_table)
                 found &= known >= 0
                 chosen[members[j]] = known
             if found:
@@ -398,8 +451,10 @@ def append_states(
                 arena, state, edge_offsets, edge_low, edge_high, edge_target, call_offsets, call_start,
                 call_return, tok_offsets, tok_set, tok_target, accepting, chosen,
             )  # fmt: skip
+            arena.state_code[chosen[state]] = code_of[state] if looked_up else np.uint64(0)
             if looked_up:
-                enter_state(arena, code_of[state], np.int64(chosen[state]))
+                _enter_new(arena, np.int64(chosen[state]), new_table)
+    _enter_states(arena, first_new)
     # Calls of rules that were not numbered yet.
     for k in range(first_call, arena.call_count):
         if arena.call_start[k] <= -2:

@@ -202,6 +202,11 @@ class Magnitude:
             elif self.fractions == FREE and not self.canonical:
                 room = limits.MAX_FRACTION_DIGITS
             edge = TINY if zero and self.fractions == OFF_GRID else NEW
+            if self.fractions == ON_GRID and self.decimals == 0 and not self.remainders:
+                # Only zeros may follow, which change nothing: bounds that hold now do so to the end.
+                if not self._ends(below, above, 0, rests):
+                    return
+                below, above = GREATER, LESS
             after = _Fraction(0, below, above, rests, room, edge, False)
             self.edges.append((source, ir.text("."), self._number(after)))
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from vllm_guided.frontends.json_schema import limits
 from vllm_guided.frontends.json_schema.decimal_text import Magnitude
 from vllm_guided.frontends.json_schema.decimals import (
-    DIGIT,
     EQUAL,
     GREATER,
     LESS,
@@ -24,6 +23,7 @@ from vllm_guided.frontends.json_schema.decimals import (
 )
 from vllm_guided.grammar import ir
 
+ANY_DIGIT = (1 << 10) - 1
 LARGEST = Bound("17976931348623157" + "0" * 292, "", True)
 """The largest double: readers take what is above it for infinity."""
 
@@ -107,6 +107,23 @@ def scientific_node(low: Bound, high: Bound | None, whole: bool) -> ir.Node:
             edges.append((nodes[span], _exponent(*span), end))
         edges.append((source, label, nodes[span]))
 
+    def more(source: int, state: _Mantissa, room: int) -> None:
+        """One to ``room`` digits more, which no bound looks at; all places share what is behind them."""
+        span = interval(state._replace(digits=max(longest, 2)))
+        if span[0] > span[1]:
+            return
+        label_of = _pointed if state.digits == 1 else digits
+        while room:
+            room -= 1
+            behind = ("more", span, room)
+            known = nodes.get(behind)
+            target = nodes[behind] = len(nodes) if known is None else known
+            edges.append((source, label_of(ANY_DIGIT), target))
+            if known is not None:
+                return
+            finish(target, ir.EMPTY, span)
+            source, label_of = target, digits
+
     longest = limits.FLOAT_DIGITS + 1
     if whole and high_parts[1] < limits.FLOAT_DIGITS:
         longest = 1  # more digits ask for larger exponents
@@ -116,9 +133,7 @@ def scientific_node(low: Bound, high: Bound | None, whole: bool) -> ir.Node:
         if state.digits >= 1:
             finish(source, ir.EMPTY, interval(state))
             if state.low != EQUAL and state.high != EQUAL:
-                more = ir.Repeat(DIGIT, 1, max(longest - state.digits, 1))
-                point = ir.text(".") if state.digits == 1 else ir.EMPTY
-                finish(source, ir.sequence(point, more), interval(state._replace(digits=max(longest, 2))))
+                more(source, state, max(longest - state.digits, 1))
                 continue
         if state.digits >= longest:
             continue

@@ -7,8 +7,8 @@ state that is in no cycle by its moves, one in a cycle by colour refinement (as 
 a table that outlives it), and each match is checked move by move before it is used.
 """
 
-# Compiled functions have numba signatures instead of annotations.
-# mypy: allow-untyped-defs
+# Compiled functions have numba signatures instead of annotations, and numba's rules for integers.
+# mypy: allow-untyped-defs, disable-error-code="assignment"
 
 from __future__ import annotations
 

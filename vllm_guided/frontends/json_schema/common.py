@@ -24,7 +24,14 @@ def common_schema() -> dict[str, Any]:
     ]
     values += [{"type": kind, "minimum": least} for kind in ("integer", "number") for least in (0, 1)]
     values += [{"type": kind, "minimum": 0, "maximum": 1} for kind in ("integer", "number")]
-    values += [{"type": "integer", "minimum": 0, "maximum": most} for most in (10, 59, 100, 255, 65535)]
+    values += [
+        {"type": "integer", "minimum": 0, "maximum": most}
+        for most in (10, 59, 100, 255, 1000, 32767, 65535, 2**31 - 1)
+    ]
+    values += [{"type": "integer", "minimum": 1, "maximum": most} for most in (5, 10, 12, 31, 100, 65535)]
+    values += [{"type": "number", "minimum": 0, "maximum": most} for most in (100, 1000)]
+    values += [{"type": "number", "minimum": -most, "maximum": most} for most in (90, 180)]
+    values += [{"type": "string", "minLength": 1, "maxLength": most} for most in (50, 64, 100, 128, 255, 256)]
     values += [{"type": "array", "items": {"type": kind}} for kind in TYPES]
     return {
         "type": "object",

@@ -8,11 +8,14 @@ from typing import Any
 from vllm_guided.grammar import ir
 
 LEAVES_KEPT = 4_096
-LEAF_KEYWORDS = (
-    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength",
-    "pattern", "format", "contentEncoding",
-)  # fmt: skip
-_READ = frozenset((*LEAF_KEYWORDS, "type"))
+STRING_KEYWORDS = frozenset(("minLength", "maxLength", "pattern", "format", "contentEncoding"))
+LEAF_KEYWORDS = frozenset(
+    (
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+        *STRING_KEYWORDS,
+    )
+)
+_READ = LEAF_KEYWORDS | {"type"}
 
 LEAVES: dict[tuple[object, ...], ir.Rule] = {}
 """Shared rules, which refer to none, by ``leaf_key`` and whatever else decides what they are."""

@@ -11,7 +11,7 @@ What is wrong, or empty, is not plain either: the general way says what is wrong
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,13 @@ from vllm_guided.errors import InvalidConstraint
 from vllm_guided.frontends.json_schema import spelling
 from vllm_guided.frontends.json_schema.documents import Document, Place
 from vllm_guided.frontends.json_schema.keywords import KEYWORDS, TYPES, types_norm
-from vllm_guided.frontends.json_schema.leaves import LEAF_KEYWORDS, LEAVES, keep_leaf, leaf_key
+from vllm_guided.frontends.json_schema.leaves import (
+    LEAF_KEYWORDS,
+    LEAVES,
+    STRING_KEYWORDS,
+    keep_leaf,
+    leaf_key,
+)
 from vllm_guided.frontends.json_schema.names import RULES
 from vllm_guided.frontends.json_schema.plain_types import local_path, types_of
 from vllm_guided.frontends.json_schema.resources import Path, value_at
@@ -94,6 +100,8 @@ class Plain:
         self._promised: dict[int, str] = {}
         self._wrapped: dict[int, str] = {}
         self._by_rule: dict[JsonRule, str] = {}
+        self._made: list[dict[str, Any]] = []
+        self._targets: dict[str, tuple[Any, Path]] = {}  # what references lead to
         self._leaves: dict[tuple[object, ...], str] = {}  # rules of strings and numbers, by what schemas say
 
     def close(self) -> None:
@@ -236,8 +244,13 @@ class Plain:
         return self._of_types(named, "", lambda: None) if kinds == _TYPE else None
 
     def _target(self, reference: Any) -> str | None:
-        path = local_path(self.resource, reference)
-        return None if path is None else self._value(value_at(self.resource.schema, path), path)
+        found = self._targets.get(reference) if type(reference) is str else None
+        if found is None:
+            path = local_path(self.resource, reference)
+            if path is None:
+                return None
+            found = self._targets[reference] = value_at(self.resource.schema, path), path
+        return self._value(*found)
 
     def _typed(self, kind: str) -> str | None:
         """Every value of a type, or any value."""
@@ -372,6 +385,8 @@ class Plain:
 
     def _leaf(self, named: Any, schema: dict[str, Any], path: Path) -> str | None:
         """Strings and numbers with conditions, which other schemas of the process may have had."""
+        if type(named) is list or named is None:
+            return self._leaf_among(TYPES if named is None else named, named, schema, path)
         if named not in _LEAF_KINDS:
             return None
         emitter, resource = self.emitter, self.resource
@@ -392,6 +407,21 @@ class Plain:
         if found is not None:
             self._leaves[key] = found
         return found
+
+    def _leaf_among(self, kinds: Sequence[Any], named: Any, schema: dict[str, Any], path: Path) -> str | None:
+        """Values of several types, with conditions on those of one."""
+        keywords = schema.keys() & LEAF_KEYWORDS
+        if keywords <= STRING_KEYWORDS:
+            kind = "string"
+        elif keywords.isdisjoint(STRING_KEYWORDS):
+            kind = "number" if "number" in kinds else "integer"
+        else:
+            return None
+        if kind not in kinds:
+            return None
+        leaf = {**schema, "type": kind}
+        self._made.append(leaf)  # as long as schemas are told apart by their identity
+        return self._of_types(named, kind, lambda: self._leaf(kind, leaf, path))
 
     def _any_of(self, options: Any, path: Path) -> str | None:
         if type(options) is not list or not options:

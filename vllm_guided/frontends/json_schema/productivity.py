@@ -18,6 +18,14 @@ def derives(node: ir.Node, productive: Container[str]) -> bool:
     kind = type(node)
     if kind is ir.Ref:
         return node.name in productive  # type: ignore[union-attr]
+    if isinstance(node, JsonObject):
+        if node.least and not node.required:
+            return node.other in productive or any([name in productive for name in node.values])
+        return all([node.values[place] in productive for place in node.required])
+    if isinstance(node, JsonArray):
+        return node.least == 0 or node.item in productive
+    if isinstance(node, JsonValue):
+        return bool(node.texts) or any([name in productive for name in node.rules])
     if kind is ir.Literal or kind is ir.ByteSet or kind is ir.CharSet or kind is ir.SpecialToken:
         return True
     if isinstance(node, ir.Sequence):
@@ -33,14 +41,6 @@ def derives(node: ir.Node, productive: Container[str]) -> bool:
         return any(derives(option, productive) for option in reversed(node.options))  # short ones stand last
     if isinstance(node, ir.Repeat):
         return node.minimum == 0 or derives(node.item, productive)
-    if isinstance(node, JsonObject):
-        if node.least and not node.required:
-            return node.other in productive or any([name in productive for name in node.values])
-        return all([node.values[place] in productive for place in node.required])
-    if isinstance(node, JsonArray):
-        return node.least == 0 or node.item in productive
-    if isinstance(node, JsonValue):
-        return bool(node.texts) or any([name in productive for name in node.rules])
     if isinstance(node, ir.Bag):
         return bags.can_be_filled(node, lambda part: derives(part, productive))
     assert isinstance(node, ir.Graph)

@@ -231,14 +231,18 @@ def pointer(path: Path) -> str:
     return "/".join(parts)
 
 
-_KEYWORDS = re.compile(r"\$(?:id|schema|anchor|dynamic|recursive)|\\u")
+_KEYWORDS = "$id", "$anchor", "$dynamic", "$recursive", "\\u"
+_OLD_NAME = re.compile(r'"id"\s*:\s*"')
 
 
 def _may_name(text: str, root: Any) -> bool:
     """Whether :func:`_look_over` may find anything in the value of a text."""
-    found = _KEYWORDS.findall(text)
-    harmless = isinstance(root, dict) and "$schema" in root and text.count("$schema") == 1
-    return len(found) > harmless or re.search(r'"id"\s*:\s*"', text) is not None
+    harmless = isinstance(root, dict) and "$schema" in root
+    return (
+        text.count("$schema") > harmless
+        or any([keyword in text for keyword in _KEYWORDS])
+        or _OLD_NAME.search(text) is not None
+    )
 
 
 def _look_over(root: Any, draft: int) -> tuple[bool, bool]:

@@ -32,6 +32,11 @@ def common_schema() -> dict[str, Any]:
     values += [{"type": "number", "minimum": 0, "maximum": most} for most in (100, 1000)]
     values += [{"type": "number", "minimum": -most, "maximum": most} for most in (90, 180)]
     values += [{"type": "string", "minLength": 1, "maxLength": most} for most in (50, 64, 100, 128, 255, 256)]
+    # What formats are by their characters, which further conditions ask for.
+    values += [
+        {"type": "string", "format": name, "minLength": 1}
+        for name in ("date", "date-time", "hostname", "uri", "uuid")
+    ]
     values += [{"type": "array", "items": {"type": kind}} for kind in TYPES]
     return {
         "type": "object",

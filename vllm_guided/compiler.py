@@ -20,8 +20,9 @@ __all__ = ["CompiledGrammar", "GrammarCompiler", "check_constraint"]
 
 #: Bytes that the masks and tables of one compiler may take before it starts afresh.
 RUNTIME_BYTES = 1 << 30
-#: Compiled grammars that a compiler remembers by constraint.
+#: Compiled grammars that a compiler remembers by constraint, and the bytes of their automata.
 GRAMMARS_KEPT = 4096
+GRAMMAR_BYTES = 128 << 20
 
 
 class CompiledGrammar:
@@ -85,6 +86,7 @@ class GrammarCompiler:
         self._runtime = Runtime(vocabulary, max_bytes)
         self._lock = threading.Lock()
         self._grammars: OrderedDict[bytes, CompiledGrammar] = OrderedDict()
+        self._grammar_bytes = 0
 
     def runtime(self) -> Runtime:
         """The tables that new matchers use."""
@@ -195,9 +197,12 @@ class GrammarCompiler:
                 return grammar
         grammar = CompiledGrammar(self, automaton)
         with self._lock:
-            self._grammars[key] = grammar
-            if len(self._grammars) > GRAMMARS_KEPT:
-                self._grammars.popitem(last=False)
+            kept = self._grammars.setdefault(key, grammar)
+            if kept is not grammar:  # another thread was quicker
+                return kept
+            self._grammar_bytes += grammar.nbytes
+            while len(self._grammars) > GRAMMARS_KEPT or self._grammar_bytes > GRAMMAR_BYTES:
+                self._grammar_bytes -= self._grammars.popitem(last=False)[1].nbytes
         return grammar
 
     def _compile(self, kind: str, spec: Any, **options: Any) -> CompiledGrammar:

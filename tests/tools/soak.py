@@ -228,11 +228,11 @@ class Soak:
             options |= {"logprobs": True, "top_logprobs": 2}
         if random.random() < 0.1:
             options["stop"] = random.choice(['"', "a", "1", ","])
-            extra["include_stop_str_in_output"] = True
+            extra["include_stop_str_in_output"] = True  # a stop token's text, too: so not both
+        elif random.random() < 0.1:
+            extra["stop_token_ids"] = random.sample(range(1000), 20)
         if self.thought is not None:
             extra["return_token_ids"] = True
-        if random.random() < 0.1:
-            extra["stop_token_ids"] = random.sample(range(1000), 20)
         request = {
             "model": model,
             "messages": [{"role": "user", "content": random.choice(["Hi", "Go on.", "Ünïcode 日本"])}],

@@ -7,12 +7,12 @@ their arrays end to end, as :mod:`.splice` puts them behind a grammar's own rule
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from vllm_guided.automaton.fragments import Fragment
+from vllm_guided.bounded import bounded_cache
 
 Ints = npt.NDArray[np.int32]
 BUNDLES_KEPT = 256
@@ -41,7 +41,7 @@ class Bundle:
     callees: Ints
 
 
-@lru_cache(maxsize=BUNDLES_KEPT)
+@bounded_cache(BUNDLES_KEPT, 16 << 20)
 def bundle_of(called: tuple[Fragment, ...]) -> Bundle:
     """The bundle of the fragments that a grammar calls, no two with the same key."""
     order = {fragment.key: fragment for fragment in called}

@@ -7,7 +7,7 @@ Wild", section "Step 3", and RFC 3629). Surrogates have no UTF-8 encoding and ar
 
 from __future__ import annotations
 
-from functools import lru_cache
+from vllm_guided.bounded import bounded_cache
 
 ByteRange = tuple[int, int]
 
@@ -18,7 +18,7 @@ _SURROGATES = (0xD800, 0xDFFF)
 Fragment = tuple[int, tuple[int, ...]]
 
 
-@lru_cache(maxsize=1024)
+@bounded_cache(1024, 4 << 20)
 def utf8_fragment(ranges: tuple[tuple[int, int], ...]) -> Fragment:
     """A deterministic automaton for one code point of ``ranges``, with equal tails shared.
 
@@ -46,7 +46,7 @@ def utf8_fragment(ranges: tuple[tuple[int, int], ...]) -> Fragment:
     return len(place) - 1, tuple(edges)
 
 
-@lru_cache(maxsize=1024)
+@bounded_cache(1024, 4 << 20)
 def utf8_sequences(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[ByteRange, ...], ...]:
     """Sequences of inclusive byte ranges that together spell exactly the code points of ``ranges``."""
     found: list[tuple[ByteRange, ...]] = []

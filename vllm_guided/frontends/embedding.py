@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from vllm_guided.bounded import EDGE_BYTES, OBJECT_BYTES, Meter
 from vllm_guided.grammar import ir
 from vllm_guided.grammar.expansion import expanded
 
 SHARED = "shared/"
 LEAVES = (ir.Literal, ir.ByteSet, ir.CharSet, ir.SpecialToken)
-#: Nodes whose freedom from references is remembered.
-FREE_KEPT = 2048
+#: What the nodes may take whose freedom from references is remembered.
+FREE_BYTES = 8 << 20
 
 
 def embed(rules: dict[str, ir.Rule], grammar: ir.Grammar, prefix: str) -> ir.Ref:
@@ -65,6 +66,7 @@ def renamed(node: ir.Node, names: Mapping[str, str]) -> ir.Node:
 #: Nodes that were found to refer to nothing, by identity: a string's text or a number's is one object in all
 #: the grammars of a process, and would be looked through for each tool of a list of tools.
 _free: dict[int, ir.Node] = {}
+_meter = Meter(FREE_BYTES)
 
 
 def _is_free(node: ir.Node) -> bool:
@@ -72,6 +74,8 @@ def _is_free(node: ir.Node) -> bool:
 
 
 def _remember_free(node: ir.Node) -> None:
-    if len(_free) >= FREE_KEPT:
+    parts = ir.parts(node)  # they are there already, but for literals
+    texts = sum([len(part.data) for part in parts if isinstance(part, ir.Literal)])
+    if not _meter.takes(OBJECT_BYTES + EDGE_BYTES * len(parts) + texts):
         _free.clear()
     _free[id(node)] = node

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from functools import lru_cache
 
+from vllm_guided.bounded import bounded_cache
 from vllm_guided.frontends.json_schema import number_text, string_text
 from vllm_guided.frontends.json_schema import numbers as number_sets
 from vllm_guided.frontends.json_schema.decimal_text import FRACTION_ROOM
@@ -70,7 +70,7 @@ def number_text_of(value: Exact) -> bytes | None:
     return f"{sign}{bound.whole.lstrip('0') or '0'}{'.' + fraction if fraction else ''}".encode()
 
 
-@lru_cache(maxsize=1024)
+@bounded_cache(1024, 2 << 20)
 def string_count(strings: Strings, limit: int = LIMIT) -> int | None:
     """How many strings the set has; ``None`` if more than ``limit``, or too many to be counted."""
     if strings.finite is not None:
@@ -99,7 +99,7 @@ def string_count(strings: Strings, limit: int = LIMIT) -> int | None:
     return total
 
 
-@lru_cache(maxsize=1024)
+@bounded_cache(1024, 2 << 20)
 def string_values(strings: Strings, limit: int = LIMIT) -> tuple[str, ...] | None:
     """The strings of the set; ``None`` if they are more than ``limit``, or too many to be counted."""
     if strings.finite is not None:
@@ -124,7 +124,7 @@ def number_count(numbers: Numbers, limit: int = LIMIT) -> int | None:
     return None if values is None else len(values)
 
 
-@lru_cache(maxsize=1024)
+@bounded_cache(1024, 2 << 20)
 def number_values(numbers: Numbers, limit: int = LIMIT) -> tuple[Exact, ...] | None:
     """The numbers of the set, rising; ``None`` if they are more than ``limit``, or not seen to be few."""
     tidied = number_sets.tidy(numbers)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from vllm_guided.bounded import OBJECT_BYTES, Meter
 from vllm_guided.errors import GrammarError
 from vllm_guided.frontends.json_schema import limits, spelling
 from vllm_guided.frontends.regex import regex_node
 from vllm_guided.grammar import ir
 
 BLANKS = "blanks"
-KEYS_KEPT = 4096
-"""Declared names whose nodes a layout keeps."""
+KEY_BYTES = 2 << 20
+"""What the nodes of declared names may take that a layout keeps."""
 
 
 class Layout:
@@ -58,6 +59,7 @@ class Layout:
             for opening, closing in ("[]", "{}")
         }
         self._keys: dict[str, tuple[ir.Node, ...]] = {}
+        self._meter = Meter(KEY_BYTES)
 
     def enclosed(self, opening: str, body: ir.Node, closing: str) -> ir.Node:
         """``body`` between brackets, with blanks inside them."""
@@ -74,11 +76,12 @@ class Layout:
         """A declared name, its colon and a value that has a text."""
         key = self._keys.get(name)
         if key is None:
-            if len(self._keys) >= KEYS_KEPT:
-                self._keys.clear()
             text = spelling.literal(name)
             node = ir.text(text + b":") if self.compact else ir.sequence(ir.text(text), self.colon)
-            key = self._keys[name] = node.items if isinstance(node, ir.Sequence) else (node,)
+            key = node.items if isinstance(node, ir.Sequence) else (node,)
+            if not self._meter.takes(4 * OBJECT_BYTES + 2 * len(text)):
+                self._keys.clear()
+            self._keys[name] = key
         if isinstance(value, ir.Sequence):
             return ir.Sequence(key + value.items)
         return ir.Sequence((*key, value))

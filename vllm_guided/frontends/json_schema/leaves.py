@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vllm_guided.bounded import Meter, rough_size
 from vllm_guided.grammar import ir
 
 LEAVES_KEPT = 4_096
@@ -16,6 +17,7 @@ LEAF_KEYWORDS = frozenset(
     )
 )
 _READ = LEAF_KEYWORDS | {"type"}
+_meter = Meter(16 << 20)
 
 LEAVES: dict[tuple[object, ...], ir.Rule] = {}
 """Shared rules, which refer to none, by ``leaf_key`` and whatever else decides what they are."""
@@ -28,6 +30,6 @@ def leaf_key(schema: Mapping[str, Any]) -> tuple[object, ...]:
 
 def keep_leaf(key: tuple[object, ...], rule: ir.Rule) -> None:
     """Remember a rule; all are forgotten when there are too many."""
-    if len(LEAVES) >= LEAVES_KEPT:
+    if not _meter.takes(rough_size((key, rule))) or len(LEAVES) >= LEAVES_KEPT:
         LEAVES.clear()
     LEAVES[key] = rule

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from vllm_guided.bounded import bounded_cache
 from vllm_guided.frontends.json_schema import spelling
 from vllm_guided.frontends.json_schema import strings as string_sets
 from vllm_guided.frontends.json_schema.string_text import string_node
@@ -74,7 +75,7 @@ NAMES_KEPT = 256
 """Sets of declared names whose tries are kept; each has about five objects a character."""
 
 
-@lru_cache(maxsize=NAMES_KEPT)
+@bounded_cache(NAMES_KEPT, 8 << 20)
 def any_name_but(declared: tuple[str, ...], plain: bool) -> ir.Node:
     """Every quoted name but the declared ones: a trie of them that is left at the first other character.
 

@@ -7,8 +7,7 @@ to be kept. Digits are bounded (:mod:`.limits`).
 
 from __future__ import annotations
 
-from functools import lru_cache
-
+from vllm_guided.bounded import bounded_cache
 from vllm_guided.frontends.json_schema import double_bounds, limits
 from vllm_guided.frontends.json_schema.decimals import DIGIT, NONZERO, Bound, decimal
 from vllm_guided.frontends.json_schema.numbers import ANY_FORM, DIGITS, NOT_DIGITS, Exact, Numbers
@@ -53,7 +52,7 @@ def _bounds(
     return decimal(*least), decimal(*most)
 
 
-@lru_cache(maxsize=2048)
+@bounded_cache(2048, 8 << 20)
 def number_node(numbers: Numbers, canonical: bool = False) -> ir.Node:
     """The JSON texts of the numbers in the set (``canonical``: one each); ``ir.NOTHING`` if there are none.
 

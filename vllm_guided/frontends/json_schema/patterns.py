@@ -6,9 +6,8 @@ it is found, or their automaton.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from vllm_guided.automaton.char_expression import ANYTHING, Expression, concat
+from vllm_guided.bounded import bounded_cache
 from vllm_guided.errors import GrammarError
 from vllm_guided.frontends.regex import CharDfa, Encoder
 from vllm_guided.frontends.regex.parser import parse
@@ -16,12 +15,12 @@ from vllm_guided.frontends.regex.translate import pattern_node
 from vllm_guided.grammar import ir
 
 
-@lru_cache(maxsize=2048)
+@bounded_cache(2048, 8 << 20)
 def _tree(pattern: str) -> Expression:
     return parse(pattern, dialect="ecma")
 
 
-@lru_cache(maxsize=4096)
+@bounded_cache(4096, 2 << 20)
 def fault(pattern: str) -> GrammarError | None:
     """Why the pattern is refused, if it is."""
     try:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 MAX_DEPTH = 64
 """Places nested deeper are left to the general way, which keeps a queue."""
 NAMES_KEPT = 16_384
+USUAL_LENGTH = 100
 
 _TYPE, _OBJECT, _ARRAY, _ENUM, _REF, _LEAF, _ANY_OF, _ONE_OF, _MORE = (1 << bit for bit in range(9))
 _KINDS: dict[str, int] = {
@@ -469,8 +470,12 @@ class Plain:
         return name
 
 
-@lru_cache(maxsize=NAMES_KEPT)
 def _literal(name: str) -> tuple[bytes, bool]:
     """A string as JSON text, and whether it stands there as itself and in ASCII."""
+    return _usual_literal(name) if len(name) <= USUAL_LENGTH else _usual_literal.__wrapped__(name)
+
+
+@lru_cache(maxsize=NAMES_KEPT)
+def _usual_literal(name: str) -> tuple[bytes, bool]:
     text = spelling.literal(name)
     return text, name.isascii() and len(text) == len(name) + 2

@@ -8,9 +8,9 @@ of the set (:func:`encode`), or the one spelling that ``json.dumps(..., ensure_a
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from json.encoder import encode_basestring
 
+from vllm_guided.bounded import bounded_cache
 from vllm_guided.grammar import ir
 
 Ranges = tuple[tuple[int, int], ...]
@@ -54,7 +54,7 @@ def _hex_digit(values: list[int]) -> ir.Node:
 _HEX_DIGITS = ir.byte_set(b"0123456789abcdefABCDEF")
 
 
-@lru_cache(maxsize=4096)
+@bounded_cache(4096, 4 << 20)
 def _hexadecimal(ranges: Ranges, digits: int) -> ir.Node:
     """The numbers in ``ranges`` in exactly so many hexadecimal digits of either case."""
     if digits == 0:
@@ -94,7 +94,7 @@ def _surrogate_pairs(ranges: Ranges) -> ir.Node:
     return ir.choice(*options)
 
 
-@lru_cache(maxsize=4096)
+@bounded_cache(4096, 4 << 20)
 def encode(ranges: Ranges) -> ir.Node:
     """One character of ``ranges`` in any of its JSON spellings."""
     options: list[ir.Node] = []
@@ -116,7 +116,7 @@ def encode(ranges: Ranges) -> ir.Node:
     return ir.choice(*options)
 
 
-@lru_cache(maxsize=4096)
+@bounded_cache(4096, 4 << 20)
 def encode_plain(ranges: Ranges) -> ir.Node:
     """One character of ``ranges`` as ``json.dumps(..., ensure_ascii=False)`` spells it."""
     options: list[ir.Node] = []

@@ -9,8 +9,8 @@ repeated class, and is multiplied into the automaton otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 
+from vllm_guided.bounded import bounded_cache
 from vllm_guided.errors import ConstraintTooComplex
 from vllm_guided.frontends.json_schema import formats, limits, patterns, spelling
 from vllm_guided.frontends.json_schema.strings import Strings, small_automaton, unbounded_automaton
@@ -34,7 +34,7 @@ def quoted(body: ir.Node) -> ir.Node:
     return ir.sequence(_QUOTE, body, _QUOTE) if body != ir.NOTHING else ir.NOTHING
 
 
-@lru_cache(maxsize=4096)
+@bounded_cache(4096, 8 << 20)
 def string_node(strings: Strings, plain: bool = False) -> ir.Node:
     """The texts of the set; with ``plain`` each in its usual spelling only; ``ir.NOTHING`` if it is empty.
 

@@ -7,9 +7,9 @@ needed: a set is a conjunction of conditions, and only emptiness and spelling as
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
+from vllm_guided.bounded import bounded_cache
 from vllm_guided.frontends.json_schema import formats, limits, patterns
 from vllm_guided.frontends.regex import CharDfa
 
@@ -33,7 +33,7 @@ class Strings(NamedTuple):
 ANY = Strings()
 
 
-@lru_cache(maxsize=4096)
+@bounded_cache(4096, 16 << 20)
 def atom_automaton(atom: Atom) -> CharDfa:
     """The strings that fulfil one condition."""
     kind, value = atom
@@ -170,7 +170,7 @@ def small_automaton(strings: Strings) -> tuple[CharDfa, int | None] | None:
     return result, min(bounded, default=None)
 
 
-@lru_cache(maxsize=4096)
+@bounded_cache(4096, 2 << 20)
 def is_empty(strings: Strings) -> bool:
     """Whether no string is in the set."""
     if strings.finite is not None:

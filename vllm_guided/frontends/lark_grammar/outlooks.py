@@ -8,9 +8,9 @@ texts leave a watch on what follows. They match as ``re`` does where they begin:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from vllm_guided.automaton.char_expression import has_look
+from vllm_guided.bounded import bounded_cache
 from vllm_guided.errors import GrammarError, InvalidConstraint, UnsupportedConstraint
 from vllm_guided.frontends import regular
 from vllm_guided.frontends.lark_grammar.lalr.machines import Machine, Wanted, build
@@ -110,7 +110,7 @@ def _scanner(pattern: str, name: str, number: int) -> tuple[Scanner, int, int]:
     return Scanner(program, frozenset([end]), [len(program.edges) - 1], [name], number), start, end
 
 
-@lru_cache(maxsize=1024)
+@bounded_cache(1024, 2 << 20)
 def _looks_around(pattern: str) -> bool:
     """Whether a match can depend on what is before it or behind it."""
     try:

@@ -8,7 +8,6 @@ runs them), so that ``a|ab`` matches ``a`` and ``.*?`` as little as it can.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from vllm_guided.automaton.char_anchors import nullable
 from vllm_guided.automaton.char_expression import (
@@ -25,6 +24,7 @@ from vllm_guided.automaton.char_expression import (
     length_bounds,
 )
 from vllm_guided.automaton.char_sets import Ranges
+from vllm_guided.bounded import bounded_cache
 from vllm_guided.errors import ConstraintTooComplex, UnsupportedConstraint
 from vllm_guided.frontends import regular
 from vllm_guided.frontends.regex.translate import Translator, pattern_node, utf8
@@ -130,7 +130,7 @@ class Program:
         return numbers[0]
 
 
-@lru_cache(maxsize=1024)
+@bounded_cache(1024, 4 << 20)
 def _char(ranges: Ranges) -> Dfa:
     return regular.dfa(ir.char_set(ranges))
 

@@ -1,0 +1,128 @@
+"""Caches that are bounded in bytes."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import vllm_guided as vg
+from vllm_guided import compiler as compilers
+from vllm_guided.bounded import Meter, bounded_cache, rough_size
+from vllm_guided.frontends.json_schema import number_text, numbers
+from vllm_guided.frontends.json_schema.leaves import LEAVES
+from vllm_guided.grammar import ir
+
+
+def test_a_cache_remembers_and_forgets_all_beyond_its_bytes() -> None:
+    calls: list[int] = []
+
+    @bounded_cache(100, 12_000)
+    def text(length: int) -> str:
+        calls.append(length)
+        return "x" * length
+
+    assert text(10) == text(10) == "x" * 10 and calls == [10]
+    for length in range(1000, 1008):
+        assert len(text(length)) == length
+    assert text(10) and calls.count(10) == 1
+    assert len(text(5000)) == 5000  # too much: all but this is forgotten
+    assert text.cache_info().currsize == 1
+    assert text(5000) and calls.count(5000) == 1
+    assert text(10) and calls.count(10) == 2
+    assert len(text(1_000_000)) == 1_000_000
+    assert text.cache_info().currsize == 1
+
+
+def test_entries_are_bounded_too_and_errors_are_not_kept() -> None:
+    @bounded_cache(3, 1 << 20)
+    def inverse(value: int) -> float:
+        return 1 / value
+
+    for value in range(1, 10):
+        assert inverse(value) == 1 / value
+    assert inverse.cache_info().currsize == 3
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            inverse(0)
+
+
+def test_what_a_meter_holds_is_never_more_than_it_may_but_for_one() -> None:
+    meter = Meter(1000)
+    held: list[int] = []
+    for size in np.random.default_rng(1).integers(1, 400, 500).tolist():
+        if not meter.takes(size):
+            held.clear()
+        held.append(size)
+        assert sum(held) == meter.held and (meter.held <= 1000 or len(held) == 1)
+    assert not meter.takes(5000) and meter.held == 5000
+
+
+def test_a_cache_is_safe_among_threads() -> None:
+    @bounded_cache(64, 3_000)
+    def text(length: int) -> str:
+        return "x" * length
+
+    together = threading.Barrier(4)
+
+    def work(_: int) -> bool:
+        together.wait(60)
+        return all(len(text(length % 97)) == length % 97 for length in range(5_000))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(4)))
+
+
+@pytest.mark.parametrize(
+    ("value", "least", "most"),
+    [
+        (None, 0, 0),
+        ("x" * 10_000, 10_000, 10_200),
+        (("x" * 10_000,) * 50, 10_000, 11_000),
+        ({"a": ["y" * 500, b"z" * 500]}, 1_000, 1_500),
+        (np.zeros(1000, np.int64), 8_000, 8_200),
+        (ir.Sequence((ir.Literal(b"x" * 3_000), ir.Ref("y"))), 3_000, 3_600),
+        (ir.Graph(tuple((n, ir.EMPTY, n + 1) for n in range(100)), frozenset([100])), 10_000, 40_000),
+    ],
+)
+def test_rough_sizes(value: object, least: int, most: int) -> None:
+    assert least <= rough_size(value) <= most
+
+
+def test_numbers_with_ever_new_bounds_take_no_more_and_no_more() -> None:
+    for low in range(3_000):
+        number_text.number_node(numbers.Numbers(low=low * 7 + 1, high=low * 1000 + 12345))
+    info = number_text.number_node.cache_info()
+    assert info.currsize < 3_000
+
+
+def test_leaves_are_forgotten_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm_guided.frontends.json_schema import leaves
+
+    monkeypatch.setattr(leaves, "_meter", Meter(10_000))
+    before = dict(LEAVES)
+    try:
+        for number in range(50):
+            leaves.keep_leaf(("test", number), ir.Rule(ir.Literal(b"x" * 1_000)))
+        assert len(LEAVES) < 12
+    finally:
+        LEAVES.clear()
+        LEAVES.update(before)
+
+
+def test_compiled_grammars_are_kept_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens: list[bytes | None] = [b"a", b"b", None]
+    compiler = vg.GrammarCompiler(vg.Vocabulary(tokens, stop_token_ids=[2]))
+    one = compiler.compile_regex("(ab){40}")
+    assert compiler.compile_regex("(ab){40}") is one
+    monkeypatch.setattr(compilers, "GRAMMAR_BYTES", 5 * one.nbytes)
+    for count in range(41, 61):
+        assert compiler.compile_regex(f"(ab){{{count}}}").matcher().accept_tokens([0, 1])
+    kept = compiler._grammars.values()
+    assert 2 <= len(kept) <= 6
+    assert compiler._grammar_bytes == sum(grammar.nbytes for grammar in kept) <= 5 * one.nbytes
+    monkeypatch.setattr(compilers, "GRAMMAR_BYTES", one.nbytes // 2)
+    assert compiler.compile_regex("(ba){40}").matcher().accept_tokens([1, 0])
+    assert not compiler._grammars and compiler._grammar_bytes == 0

@@ -25,6 +25,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from struct import pack
 
 import numpy as np
@@ -324,19 +325,13 @@ def _graph(graph: ir.Graph, ops: list[int]) -> list[ir.Node]:
         accepting = [place.setdefault(vertex, len(place)) for vertex in accepting]
         start = place.setdefault(start, len(place))
         vertices = len(place)
-    number: dict[int, int] = {}
-    parts: list[ir.Node] = []
-    numbers: list[int] = []
-    for label in labels:
-        known = number.get(id(label))
-        if known is None:
-            known = number[id(label)] = len(parts)
-            parts.append(label)
-        numbers.append(known)
+    identities = list(map(id, labels))
+    parts = dict(zip(identities, labels, strict=True))  # each once, in the order in which they are met
+    number = dict(zip(parts, range(len(parts)), strict=True))
     ops += (GRAPH, len(labels), vertices, start, len(accepting), len(parts), *accepting)
-    for edge in zip(sources, numbers, targets, strict=True):
-        ops += edge
-    return parts
+    numbers = [number[each] for each in identities]
+    ops += chain.from_iterable(zip(sources, numbers, targets, strict=True))
+    return list(parts.values())
 
 
 def _bag_graph(bag: BagRule) -> list[int]:

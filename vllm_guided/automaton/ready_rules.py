@@ -48,12 +48,17 @@ def _describe(program: Program, rule: int, numbers: Sequence[int]) -> None:
 
 def _new_rule(program: Program, name: str) -> int:
     rule = len(program.names)
-    program.names.append(name)
-    program.begins.append(-1)
-    program.shared.append(True)
-    program.plain.append(False)
-    program.needed.append(rule)
+    _new_rules(program, [rule], name)
     return rule
+
+
+def _new_rules(program: Program, rules: list[int], name: str = "member") -> None:
+    count = len(rules)
+    program.names += [name] * count
+    program.begins += [-1] * count
+    program.shared += [True] * count
+    program.plain += [False] * count
+    program.needed += rules
 
 
 def _texts(program: Program, texts: tuple[bytes, ...]) -> list[int]:
@@ -90,22 +95,22 @@ def _object(program: Program, rule: int, body: JsonObject, number: Callable[[str
         return
     if body.ordered:
         numbers = [ORDERED, blanks, int(not body.required and not body.least), other, len(body.names)]
-        for place, (name, value_name) in enumerate(zip(body.names, body.values, strict=True)):
-            value = number(value_name)
+        values = [number(value) for value in body.values]
+        needed += values
+        for place, (name, value) in enumerate(zip(body.names, values, strict=True)):
             numbers += (len(blob), len(name), value, int(place in body.required))
             blob += name
-            needed.append(value)
         _describe(program, rule, numbers)
         return
-    members: list[int] = []
-    for name, value_name in zip(body.names, body.values, strict=True):
-        value = number(value_name)
-        member = _new_rule(program, "member")
-        ready[member] = len(ready_ops)
+    values = [number(value) for value in body.values]
+    needed += values
+    first, at = len(program.names), len(ready_ops)
+    members = list(range(first, first + len(values)))
+    for name, value in zip(body.names, values, strict=True):
         ready_ops += (MEMBER, len(blob), len(name), blanks, value)
         blob += name
-        needed.append(value)
-        members.append(member)
+    _new_rules(program, members)
+    ready.update(zip(members, range(at, len(ready_ops), 5), strict=True))
     separator = number(SEPARATOR)
     needed.append(separator)
     bag = _new_rule(program, "members")

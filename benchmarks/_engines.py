@@ -114,7 +114,8 @@ class VllmGuided(Engine):
     """This project."""
 
     name = "vllm_guided"
-    #: What the compiler's tables and the process's compiled constraints may take; None: the defaults.
+    #: What the compiler's tables (five eighths) and the process's compiled constraints may take; None: the
+    #: defaults.
     budget: int | None = None
 
     def load(self) -> None:
@@ -132,7 +133,10 @@ class VllmGuided(Engine):
         from vllm_guided import constraints
 
         constraints.clear_cache()
-        limits = {} if self.budget is None else {"max_bytes": self.budget}
+        limits = {}
+        if self.budget is not None:
+            limits["max_bytes"] = self.budget * 5 // 8
+            constraints.limit_cached_bytes(self.budget * 2 // 8)
         self.compiler = self.vg.GrammarCompiler(self.vocabulary, **limits)
 
     def compile(self, schema: str) -> Any:

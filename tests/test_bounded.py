@@ -10,6 +10,8 @@ import pytest
 
 import vllm_guided as vg
 from vllm_guided import compiler as compilers
+from vllm_guided import constraints
+from vllm_guided.automaton.fragments import FRAGMENTS
 from vllm_guided.bounded import Meter, bounded_cache, rough_size
 from vllm_guided.frontends.json_schema import number_text, numbers
 from vllm_guided.frontends.json_schema.leaves import LEAVES
@@ -126,3 +128,21 @@ def test_compiled_grammars_are_kept_by_bytes(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(compilers, "GRAMMAR_BYTES", one.nbytes // 2)
     assert compiler.compile_regex("(ba){40}").matcher().accept_tokens([1, 0])
     assert not compiler._grammars and compiler._grammar_bytes == 0
+
+
+def test_a_process_holds_no_more_compiled_constraints_than_it_is_told() -> None:
+    before = constraints._cache.limit + FRAGMENTS.limit
+    constraints.clear_cache()
+    try:
+        constraints.limit_cached_bytes(100_000)
+        for number in range(60):
+            schema = {"properties": {f"name_{number}_{other}": {"type": "integer"} for other in range(9)}}
+            assert constraints.compile_constraint("json_schema", schema).state_count
+            # One constraint alone may be larger than its part.
+            assert len(constraints._cache.entries) == 1 or constraints._cache.held <= 80_000
+            assert FRAGMENTS.held <= 20_000
+        held = constraints.cached_bytes()
+        constraints.limit_cached_bytes(held // 2)
+        assert constraints.cached_bytes() < held
+    finally:
+        constraints.limit_cached_bytes(before)

@@ -50,6 +50,12 @@ class AutomatonCache:
             if key not in self.entries:
                 self._enter(key, automaton)
 
+    def limit_to(self, limit: int) -> None:
+        """Hold at most ``limit`` bytes from now on."""
+        with self.lock:
+            self.limit = limit
+            self._drop()
+
     def clear(self) -> None:
         with self.lock:
             self.entries.clear()
@@ -71,6 +77,9 @@ class AutomatonCache:
         before = self.entries.pop(key, None)
         self.entries[key] = entry
         self.held += _size(entry) - (0 if before is None else _size(before))
+        self._drop()
+
+    def _drop(self) -> None:
         while self.held > self.limit and len(self.entries) > 1:
             _, dropped = self.entries.popitem(last=False)
             self.held -= _size(dropped)

@@ -20,6 +20,7 @@ import xxhash
 from vllm_guided import store
 from vllm_guided.automaton.automaton import Automaton
 from vllm_guided.automaton.build import build_automaton
+from vllm_guided.automaton.fragments import FRAGMENTS
 from vllm_guided.automaton_cache import CACHE_BYTES, AutomatonCache
 from vllm_guided.collector import paused
 from vllm_guided.errors import ConstraintTooComplex, GrammarError, InvalidConstraint
@@ -239,8 +240,18 @@ def check_constraint(kind: str, spec: Any, **options: Any) -> None:
 
 
 def cached_bytes() -> int:
-    """Bytes that this process holds of compiled constraints."""
-    return _cache.held
+    """Bytes that this process holds of compiled constraints, and of the parts they have in common."""
+    return _cache.held + FRAGMENTS.held
+
+
+def limit_cached_bytes(max_bytes: int) -> None:
+    """Let this process hold at most about ``max_bytes`` of compiled constraints; 320 MiB by default.
+
+    A fifth is for the parts that constraints have in common. Masks are not among it: their tables belong to
+    a ``GrammarCompiler`` and have its ``max_bytes``.
+    """
+    _cache.limit_to(max_bytes - max_bytes // 5)
+    FRAGMENTS.limit_to(max_bytes // 5)
 
 
 def clear_cache() -> None:

@@ -121,13 +121,22 @@ class FragmentCache:
             entry.found.append((environment, fragment))
             entry.nbytes += nbytes
             self.held += nbytes
-            while self.held > self.limit and self._entries:
-                _, dropped = self._entries.popitem(last=False)
-                self.held -= dropped.nbytes
-                equal = self._by_content[dropped.content]
-                equal.remove(dropped)
-                if not equal:
-                    del self._by_content[dropped.content]
+            self._drop()
+
+    def limit_to(self, limit: int) -> None:
+        """Hold at most ``limit`` bytes from now on."""
+        with self._lock:
+            self.limit = limit
+            self._drop()
+
+    def _drop(self) -> None:
+        while self.held > self.limit and self._entries:
+            _, dropped = self._entries.popitem(last=False)
+            self.held -= dropped.nbytes
+            equal = self._by_content[dropped.content]
+            equal.remove(dropped)
+            if not equal:
+                del self._by_content[dropped.content]
 
     def clear(self) -> None:
         """Forget everything."""

@@ -232,6 +232,17 @@ def test_tags_both_ways(schema: Any, blanks: bool) -> None:
     walk_both(quick, structural_tag_grammar(tag, **options), 0)
 
 
+@pytest.mark.parametrize("other", [None, "digit"])
+@pytest.mark.parametrize("required", [(), (0,), (40,), (7, 8, 63)])
+def test_names_in_order_share_their_beginnings(other: str | None, required: tuple[int, ...]) -> None:
+    choices = random.Random(len(required))
+    found = {"".join(choices.choices("aab ", k=choices.randrange(7))) for _ in range(400)}
+    names = tuple(json.dumps(name).encode() for name in choices.sample(sorted(found), 64))
+    body = JsonObject(names, ("digit",) * len(names), frozenset(required), other, True, ordered=True)
+    grammar = whole({"start": body}, True)
+    walk_both(grammar, expanded(grammar), 0, walks=12, steps=200)
+
+
 def test_distinct_objects_keep_their_order() -> None:
     items = {"type": "object", "properties": {"b": {"type": "null"}, "a": {"type": "null"}}}
     schema = {

@@ -114,8 +114,8 @@ class VllmGuided(Engine):
     """This project."""
 
     name = "vllm_guided"
-    #: What the compiler's tables (five eighths) and the process's compiled constraints may take; None: the
-    #: defaults.
+    #: What the compiler's tables (half) and the process's compiled constraints (a quarter) may take; the
+    #: rest is left for what front ends remember. None: the defaults.
     budget: int | None = None
 
     def load(self) -> None:
@@ -135,8 +135,8 @@ class VllmGuided(Engine):
         constraints.clear_cache()
         limits = {}
         if self.budget is not None:
-            limits["max_bytes"] = self.budget * 5 // 8
-            constraints.limit_cached_bytes(self.budget * 2 // 8)
+            limits["max_bytes"] = self.budget // 2
+            constraints.limit_cached_bytes(self.budget // 4)
         self.compiler = self.vg.GrammarCompiler(self.vocabulary, **limits)
 
     def compile(self, schema: str) -> Any:

@@ -4,9 +4,9 @@
 
 Each schema has its own names, limits and choices, and a request of it walks a valid instance. The resident
 memory of the process, less what it was before the first schema, and what the engine itself counts are
-looked at after every schema. Engines with a budget get the same: vllm_guided half of it for its
-tables and a quarter for compiled constraints (the rest is left for what front ends remember), xgrammar for its
-cache. An engine that has used up its time for all schemas stops there.
+looked at after every schema. Engines with a budget get the same: vllm_guided half of it for its tables and a
+quarter for compiled constraints (the rest is left for what front ends remember), xgrammar for its cache. An
+engine that has used up its time for all schemas stops there.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +13,7 @@ import vllm_guided as vg
 from vllm_guided import compiler as compilers
 from vllm_guided import constraints
 from vllm_guided.automaton.fragments import FRAGMENTS
-from vllm_guided.bounded import Meter, bounded_cache, rough_size
+from vllm_guided.bounded import Meter, bounded_cache, rough_size, size_made
 from vllm_guided.frontends.json_schema import number_text, numbers
 from vllm_guided.frontends.json_schema.leaves import LEAVES
 from vllm_guided.grammar import ir
@@ -93,6 +94,24 @@ def test_rough_sizes(value: object, least: int, most: int) -> None:
     assert least <= rough_size(value) <= most
 
 
+@pytest.mark.parametrize("count", [0, 1, 100, 3_000])
+def test_what_was_made_is_counted(count: int) -> None:
+    gc.disable()
+    try:
+        before = gc.get_count()[0]
+        made = [[number] for number in range(count)]
+        # The interpreter keeps some free lists, which are not counted.
+        assert (
+            100 * (count - 100)
+            <= size_made(before, "x" * 500, (np.zeros(100),)) - 1_300
+            <= 300 * count + 20_000
+        )
+        del made
+        assert size_made(gc.get_count()[0] + 1_000, ("x" * 9_000,)) > 9_000
+    finally:
+        gc.enable()
+
+
 def test_numbers_with_ever_new_bounds_take_no_more_and_no_more() -> None:
     for low in range(3_000):
         number_text.number_node(numbers.Numbers(low=low * 7 + 1, high=low * 1000 + 12345))
@@ -107,7 +126,7 @@ def test_leaves_are_forgotten_by_their_bytes(monkeypatch: pytest.MonkeyPatch) ->
     before = dict(LEAVES)
     try:
         for number in range(50):
-            leaves.keep_leaf(("test", number), ir.Rule(ir.Literal(b"x" * 1_000)))
+            leaves.keep_leaf(("test", number), ir.Rule(ir.Literal(b"x" * 1_000)), 1_200)
         assert len(LEAVES) < 12
     finally:
         LEAVES.clear()

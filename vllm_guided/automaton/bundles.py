@@ -16,6 +16,8 @@ from vllm_guided.bounded import bounded_cache
 
 Ints = npt.NDArray[np.int32]
 BUNDLES_KEPT = 256
+FRAGMENT_BYTES = 200
+"""About what a fragment's key, name and number take."""
 _NO_INTS = np.empty(0, np.int32)
 
 
@@ -40,8 +42,14 @@ class Bundle:
     accepting: npt.NDArray[np.uint8]
     callees: Ints
 
+    @property
+    def nbytes(self) -> int:
+        """About the bytes of the arrays and keys."""
+        arrays = (self.table, self.degrees, self.labels, self.targets, self.accepting, self.callees)
+        return sum([array.nbytes for array in arrays]) + FRAGMENT_BYTES * len(self.keys)
 
-@bounded_cache(BUNDLES_KEPT, 16 << 20)
+
+@bounded_cache(BUNDLES_KEPT, 16 << 20, size=lambda bundle: int(bundle.nbytes))
 def bundle_of(called: tuple[Fragment, ...]) -> Bundle:
     """The bundle of the fragments that a grammar calls, no two with the same key."""
     order = {fragment.key: fragment for fragment in called}

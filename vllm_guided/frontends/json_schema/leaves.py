@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vllm_guided.bounded import Meter, rough_size
+from vllm_guided.bounded import Meter
 from vllm_guided.grammar import ir
 
 LEAVES_KEPT = 4_096
@@ -28,8 +28,8 @@ def leaf_key(schema: Mapping[str, Any]) -> tuple[object, ...]:
     return tuple([(keyword, repr(value)) for keyword, value in schema.items() if keyword in _READ])
 
 
-def keep_leaf(key: tuple[object, ...], rule: ir.Rule) -> None:
-    """Remember a rule; all are forgotten when there are too many."""
-    if not _meter.takes(rough_size((key, rule))) or len(LEAVES) >= LEAVES_KEPT:
+def keep_leaf(key: tuple[object, ...], rule: ir.Rule, size: int) -> None:
+    """Remember a rule of about ``size`` bytes; all are forgotten when there are too many."""
+    if not _meter.takes(size) or len(LEAVES) >= LEAVES_KEPT:
         LEAVES.clear()
     LEAVES[key] = rule

@@ -11,10 +11,12 @@ What is wrong, or empty, is not plain either: the general way says what is wrong
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from vllm_guided.bounded import size_made
 from vllm_guided.errors import InvalidConstraint
 from vllm_guided.frontends.json_schema import spelling
 from vllm_guided.frontends.json_schema.documents import Document, Place
@@ -401,10 +403,11 @@ class Plain:
             emitter.rules[name], emitter.places[name] = known, None
             return name
         self._known[id(schema)] = None  # it is not plain
+        before = gc.get_count()[0]
         found = self._general(schema, path)
         rule = emitter.rules.get(found or "")
         if rule is not None and rule.shared and found not in _GENERIC:
-            keep_leaf(key, rule)
+            keep_leaf(key, rule, size_made(before, key, rule))
         if found is not None:
             self._leaves[key] = found
         return found

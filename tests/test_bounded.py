@@ -15,7 +15,7 @@ from vllm_guided import constraints
 from vllm_guided.automaton.fragments import FRAGMENTS
 from vllm_guided.bounded import Meter, bounded_cache, rough_size, size_made
 from vllm_guided.frontends.json_schema import number_text, numbers
-from vllm_guided.frontends.json_schema.leaves import LEAVES
+from vllm_guided.frontends.json_schema.leaves import Leaves
 from vllm_guided.grammar import ir
 
 
@@ -119,18 +119,21 @@ def test_numbers_with_ever_new_bounds_take_no_more_and_no_more() -> None:
     assert info.currsize < 3_000
 
 
-def test_leaves_are_forgotten_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vllm_guided.frontends.json_schema import leaves
-
-    monkeypatch.setattr(leaves, "_meter", Meter(10_000))
-    before = dict(LEAVES)
-    try:
-        for number in range(50):
-            leaves.keep_leaf(("test", number), ir.Rule(ir.Literal(b"x" * 1_000)), 1_200)
-        assert len(LEAVES) < 12
-    finally:
-        LEAVES.clear()
-        LEAVES.update(before)
+def test_leaves_are_forgotten_by_their_bytes_but_for_those_in_use() -> None:
+    leaves = Leaves(100, 10_000)
+    rule = ir.Rule(ir.Literal(b"x" * 1_000))
+    for number in range(50):
+        leaves.keep((number,), rule, 1_200)
+        assert leaves.find((0,)) is rule
+        assert leaves.held == 1_200 * len(leaves) <= 10_000
+    assert leaves.find((1,)) is None and leaves.find((49,)) is rule
+    leaves.keep(("large",), rule, 50_000)
+    assert len(leaves) == 1 and leaves.find(("large",)) is rule
+    few = Leaves(3, 10_000)
+    for number in range(9):
+        few.keep((number,), rule, 1)
+        few.keep((number,), rule, 1)
+    assert len(few) == few.held == 3
 
 
 def test_compiled_grammars_are_kept_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

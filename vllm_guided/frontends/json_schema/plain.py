@@ -25,7 +25,6 @@ from vllm_guided.frontends.json_schema.leaves import (
     LEAF_KEYWORDS,
     LEAVES,
     STRING_KEYWORDS,
-    keep_leaf,
     leaf_key,
 )
 from vllm_guided.frontends.json_schema.names import RULES
@@ -397,7 +396,7 @@ class Plain:
         name = self._leaves.get(key)
         if name is not None:
             return name
-        known = LEAVES.get(key)
+        known = LEAVES.find(key)
         if known is not None:
             name = self._leaves[key] = emitter.fresh(named)
             emitter.rules[name], emitter.places[name] = known, None
@@ -407,7 +406,7 @@ class Plain:
         found = self._general(schema, path)
         rule = emitter.rules.get(found or "")
         if rule is not None and rule.shared and found not in _GENERIC:
-            keep_leaf(key, rule, size_made(before, key, rule))
+            LEAVES.keep(key, rule, size_made(before, key, rule))
         if found is not None:
             self._leaves[key] = found
         return found

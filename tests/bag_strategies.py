@@ -81,12 +81,15 @@ def is_kept(bag: ir.Bag, texts: dict[int, frozenset[Text]]) -> bool:
     exact, blind = Ends(bag, every, True, texts), Ends(bag, every, True)
     if not exact.can_end(Taken()):
         return False
+    shared = frozenset[Text]().union(*texts.values())
     seen, todo = {Taken()}, [Taken()]
     for taken in todo:
         for index in blind.nexts(taken):
             entry = bag.entries[index]
-            if not entry.distinct or index not in texts:
+            if not entry.distinct:
                 afters = [taken.plus(entry, None)]
+            elif index not in texts:  # it may take what others have few of, too
+                afters = [taken.plus(entry, text) for text in (None, *(shared - taken.texts))]
             else:
                 afters = [taken.plus(entry, text) for text in texts[index] - taken.texts]
             if not all(map(exact.can_end, afters)):

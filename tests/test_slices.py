@@ -19,10 +19,13 @@ from vllm_guided.runtime.arena import arena_at
 from vllm_guided.runtime.binding import Runtime
 
 PIECES = [b"a", b"b", b"\x00", b"?", b"@", b"\x7f", "é".encode(), "€".encode(), "😀".encode()]
+SEPARATORS = ["\u2028".encode(), "\u2029".encode()]
 #: Bytes that make no UTF-8, or only a part of it.
 ODD = [b"\x80", b"\xc3", b"\xe0\x80", b"\xed\xa0", b"\xf0\x9f", b"\xf4\x90", b"\xff"]
 TOKENS = st.one_of(
-    st.lists(st.sampled_from([*PIECES, *PIECES, *ODD]), min_size=1, max_size=6).map(b"".join),
+    st.lists(
+        st.sampled_from([*PIECES, *PIECES, *SEPARATORS, "\u2027".encode(), *ODD]), min_size=1, max_size=6
+    ).map(b"".join),
     st.binary(min_size=1, max_size=4),
     st.sampled_from(
         [b"a" * 31, b"b" * 32, b"a" * 33, "é".encode() * 32, b"a" * 254, b"a" * 255, b"ab" * 150]
@@ -70,6 +73,19 @@ def test_utf8_after_a_first_byte(first: int, rest: bytes) -> None:
     check_utf8(bytes([first]) + bytes(0x80 | byte & 0x3F for byte in rest))
 
 
+@given(st.lists(st.one_of(st.characters().map(str.encode), st.sampled_from([*SEPARATORS, *ODD])), max_size=4))
+def test_characters_but_separators(pieces: list[bytes]) -> None:
+    data = b"".join(pieces)
+    state = plain = 0
+    for byte in data:
+        state = int(slices.separator_step(state, byte)) if state >= 0 else -1
+        plain = int(slices.utf8_step(plain, byte)) if plain >= 0 else -1
+    if any(separator in data for separator in SEPARATORS):
+        assert state < 0
+    else:
+        assert (state < 0, state == 0) == (plain < 0, plain == 0)
+
+
 def build(tokens: list[bytes]) -> vg.Vocabulary:
     return vg.Vocabulary([*tokens, None], stop_token_ids=[len(tokens)])
 
@@ -91,6 +107,8 @@ def named(tokens: list[bytes], row: int) -> set[int]:
             return utf8_prefix(data)[0]
         if row == slices.ALL:
             return True
+        if row == slices.SEPARATED:
+            return any(separator in data for separator in SEPARATORS)
         characters = sum(byte & 0xC0 != 0x80 for byte in data)
         # A token that is a part of one character counts as one.
         return max(characters, 1) <= row - slices.UP_TO
@@ -116,6 +134,9 @@ def test_slices(tokens: list[bytes]) -> None:
         expected = 0
         for byte in set(b"".join(rests)):
             expected |= 1 << (byte if byte < 128 else 0)
+        for rest in rests:
+            if any(one in path[-2:] + rest for one in SEPARATORS):
+                expected |= int(slices.SEPARATOR)
         assert int(below[2 * node]) | int(below[2 * node + 1]) << 64 == expected, path
     assert weight.tolist() == [sum(data[0] == byte for data in tokens) for byte in range(256)]
     assert rows.size == slices.ROWS * words
@@ -137,11 +158,14 @@ CLASSES = st.one_of(
 )
 
 
+KINDS = st.sampled_from([slices.NONE, slices.EVERY, slices.BUT_SEPARATORS])
+
+
 @settings(max_examples=60)
-@given(VOCABULARIES, st.lists(st.tuples(CLASSES, st.booleans()), min_size=1, max_size=4))
-def test_pure_rows(tokens: list[bytes], classes: list[tuple[set[int], bool]]) -> None:
+@given(VOCABULARIES, st.lists(st.tuples(CLASSES, KINDS), min_size=1, max_size=4))
+def test_pure_rows(tokens: list[bytes], classes: list[tuple[set[int], int]]) -> None:
     runtime = Runtime(build(tokens))
-    numbers: dict[tuple[frozenset[int], bool], int] = {}
+    numbers: dict[tuple[frozenset[int], int], int] = {}
     for members, characters in classes * 2:
         mask = sum(1 << byte for byte in members)
         number, row = _pure(
@@ -152,6 +176,7 @@ def test_pure_rows(tokens: list[bytes], classes: list[tuple[set[int], bool]]) ->
             for i, data in enumerate(tokens)
             if all(byte in members or (characters and byte >= 128) for byte in data)
             and (not characters or utf8_prefix(data)[0])
+            and (characters != slices.BUT_SEPARATORS or not any(one in data for one in SEPARATORS))
         }
         assert ids_of(row, 0, len(row)) == expected, (members, characters)
         assert numbers.setdefault((frozenset(members), characters), number) == number
@@ -164,6 +189,6 @@ def test_sizes(count: int) -> None:
     runtime = Runtime(build([b"a"] * count))
     everything, nothing = (1 << 64) - 1, 0
     for low, expected in ((everything, count), (nothing, 0)):
-        for characters in (False, True):
+        for characters in (slices.NONE, slices.EVERY, slices.BUT_SEPARATORS):
             _, row = _pure(runtime.address, np.uint64(low), np.uint64(low), characters)
             assert ids_of(row, 0, len(row)) == set(range(expected))

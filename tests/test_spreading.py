@@ -1,6 +1,6 @@
 """Ways that find a record's tokens without a plain walk of the trie, each against that plain walk.
 
-Records and runs are those that masks of outputs needed (``arena.config_tier1``, ``arena.run_key``).
+Records and runs are those that masks of outputs needed (``arena.config_tier1``, ``arena.stack_run``).
 """
 
 # numba has no all() over a generator.
@@ -106,31 +106,44 @@ def compare_records(address: Any) -> Any:
 
 
 @numba.njit  # type: ignore[untyped-decorator]
+def _compare_run(arena: Any, rests: Any, stack: Any, begin: Any, count: Any, counts: Any) -> None:
+    row = np.zeros(arena.words, np.int32)
+    for k in range(begin, begin + count):
+        row[arena.ids[k] >> 5] |= np.int32(1) << np.int32(arena.ids[k] & 31)
+    first = np.int64(arena.id_count)
+    config = spreading.after_return(arena, stack)
+    if config > 0:
+        runs.follow(arena, rests, config)
+    other = np.zeros(arena.words, np.int32)
+    for k in range(first, arena.id_count):
+        other[arena.ids[k] >> 5] |= np.int32(1) << np.int32(arena.ids[k] & 31)
+    arena.id_count = first
+    counts[0] += 1
+    if not _same(row, other):
+        counts[2] = rests << 32 | stack
+
+
+@numba.njit  # type: ignore[untyped-decorator]
 def compare_runs(address: Any) -> Any:
     """How many runs of rests were compared with following them whole, how many in parts; which differed."""
     arena = arena_at(address)
     counts = np.zeros(3, np.int64)
     counts[1] = arena.part_count
     counts[2] = -1
-    for slot in range(arena.run_key.size):
-        key = np.int64(arena.run_key[slot])
-        if key < 0:
-            continue
-        row = np.zeros(arena.words, np.int32)
-        for k in range(arena.run_ids[slot], arena.run_ids[slot] + arena.run_id_count[slot]):
-            row[arena.ids[k] >> 5] |= np.int32(1) << np.int32(arena.ids[k] & 31)
-        first = np.int64(arena.id_count)
-        config = spreading.after_return(arena, key & 0xFFFFFFFF)
-        if config > 0:
-            runs.follow(arena, key >> 32, config)
-        other = np.zeros(arena.words, np.int32)
-        for k in range(first, arena.id_count):
-            other[arena.ids[k] >> 5] |= np.int32(1) << np.int32(arena.ids[k] & 31)
-        arena.id_count = first
-        counts[0] += 1
-        if not _same(row, other):
-            counts[2] = key
-            break
+    for stack in range(2, arena.stack_count):
+        entry = np.int64(arena.stack_run[stack])
+        while entry >= 0:
+            rests = arena.run_entry[2 * entry] >> 32
+            begin, count = runs.run_rests(arena, rests, np.int64(stack))
+            if arena.run_entry[2 * entry + 1] != begin << 32 | count:
+                counts[2] = rests << 32 | stack
+            _compare_run(arena, rests, np.int64(stack), begin, count, counts)
+            entry = np.int64(np.int32(arena.run_entry[2 * entry] & 0xFFFFFFFF))
+    for slot in range(0, arena.run_table.size, runs.RUN):
+        key = arena.run_table[slot]
+        if key >= 0:
+            ids = arena.run_table[slot + 1]
+            _compare_run(arena, key >> 32, key & 0xFFFFFFFF, ids >> 32, ids & 0xFFFFFFFF, counts)
     return counts
 
 

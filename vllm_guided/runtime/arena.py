@@ -36,6 +36,7 @@ from numba import types
 from numba.experimental import structref
 
 from vllm_guided.numba_setup import jit
+from vllm_guided.runtime.arena_fields import ARRAY_FIELDS, COUNT_FIELDS
 from vllm_guided.runtime.borrowing import RETIRED_LIMIT, View, address_of, view_at
 
 #: State ids from here on stand for a counter and its count.
@@ -75,98 +76,15 @@ UNION_DEPTH = 1 << 12
 #: Closings of pairs that are remembered (a power of two).
 CLOSED = 1 << 12
 
+#: Of so many configurations the loops are remembered during a walk (a power of two).
+LOOPS = 16
+
 #: ``counter_maximum``: without limit; the counter never ends (it loops, and its frame cannot be left).
 UNLIMITED = -1
 NEVER = -2
 
 _ints = types.int32[::1]
 _bytes = types.uint8[::1]
-
-ARRAY_FIELDS: dict[str, types.Type] = {
-    "retired": types.int64[::1],
-    "trie_byte": _bytes, "trie_depth": _ints, "trie_next": _ints, "trie_token_start": _ints,
-    "trie_tokens": _ints, "trie_below": types.uint64[::1], "trie_height": _bytes, "byte_weight": _ints,
-    "slice_rows": _ints, "level_kids": _ints, "level_byte": _bytes, "level_start": _ints,
-    "level_tokens": _ints, "level_node": _ints, "level_place": _ints,
-    "pure_low": types.uint64[::1], "pure_high": types.uint64[::1], "pure_wide": types.boolean[::1],
-    "pure_row": _ints,
-    "token_offsets": types.int64[::1], "token_data": _bytes, "stop_tokens": _ints,
-    "edge_offsets": _ints, "edge_low": _bytes, "edge_high": _bytes, "edge_target": _ints,
-    "call_offsets": _ints, "call_start": _ints, "call_return": _ints,
-    "tok_offsets": _ints, "tok_set": _ints, "tok_target": _ints, "accepting": _bytes,
-    "state_kind": _bytes, "state_tier1": _ints,
-    "state_map": _ints, "state_code": types.uint64[::1], "state_table": _ints,
-    "set_offsets": _ints, "set_tokens": _ints,
-    "counter_base": _ints, "counter_minimum": _ints, "counter_maximum": _ints, "counter_body": _ints,
-    "counter_twins": _ints,
-    "bag_separator": _ints, "bag_skips": _bytes, "bag_minimum": _ints, "bag_maximum": _ints,
-    "bag_groups": _ints,
-    "bag_wanted": _ints, "bag_clamp": _ints, "bag_distinct": _bytes, "bag_free": _bytes,
-    "bag_word_offsets": _ints,
-    "bag_required": types.int64[::1], "bag_offsets": _ints,
-    "member_start": _ints, "member_rest": _ints, "member_skips": _ints, "member_own": _ints,
-    "member_wanted": _ints,
-    "member_distinct": _ints, "member_first": _ints, "member_last": _ints,
-    "situation_bag": _ints, "situation_phase": _ints, "situation_members": _ints, "situation_flags": _ints,
-    "situation_used": _ints, "situation_from": _ints, "situation_then": _ints, "situation_table": _ints,
-    "flagset_offsets": _ints, "flagset_words": types.int64[::1], "flagset_table": _ints,
-    "scratch_words": types.int64[::1],
-    "text_parent": _ints, "text_byte": _bytes, "text_quoting": _bytes, "text_length": _ints,
-    "text_jump": _ints, "text_tail": _ints, "text_reach": _ints, "text_gap": _bytes, "text_asked": _ints,
-    "text_answer": _ints, "text_table": _ints, "used_parent": _ints, "used_text": _ints, "used_table": _ints,
-    "used_length": _ints,    "used_key": _ints, "used_critical": _ints, "used_behind": _ints,
-    "tail_byte": _bytes, "tail_depth": _ints, "tail_parent": _ints, "tail_child": _ints,
-    "tail_sibling": _ints,
-    "tail_entry": _ints, "entry_token": _ints, "entry_next": _ints, "entry_quoting": _bytes,
-    "pair_tokens": _ints, "pair_quoting": _bytes, "pair_text": _ints, "pair_tried": _bytes,
-    "gap_first": _ints, "gap_next": _ints, "gap_node": _ints,
-    "neighbours": _bytes, "trie_child": _ints,
-    "near_bytes": _bytes, "member_reading": _ints, "config_room": _ints,
-    "choice_key": types.int64[::1], "choice_first": _ints, "choice_count": _ints, "choice_start": _ints,
-    "choice_stack": _ints,
-    "stack_mode": _bytes, "stack_plain": _ints, "config_tape": _ints, "config_plain": _ints,
-    "config_cut": _ints, "config_cut_count": _ints, "config_twin": _ints, "config_slack": _ints,
-    "config_byte": _ints, "config_after": _ints, "config_code": _ints, "stack_code": _ints,
-    "mask_code": _ints,
-    "visit_mark": _ints, "visit_value": _ints, "stack_after": _ints, "closed_key": types.int64[::1],
-    "closed_value": _ints, "spread_node": _ints, "spread_state": _ints, "spread_stack": _ints,
-    "spread_counts": types.int64[::1], "escapes": _ints,
-    "stack_offsets": _ints, "stack_state": _ints, "stack_below": _ints, "stack_flags": _bytes,
-    "stack_table": _ints, "union_key": types.int64[::1], "union_value": _ints, "one_key": types.int64[::1],
-    "config_offsets": _ints, "item_state": _ints, "item_stack": _ints, "config_flags": _bytes,
-    "config_map": _ints, "config_row": _ints, "config_mask": _ints, "config_tier1": _ints,
-    "config_table": _ints,
-    "map_class": _bytes, "map_size": _ints, "map_table": _ints, "next": _ints,
-    "tier1_row": _ints, "tier1_ids": _ints, "tier1_id_count": _ints, "tier1_less": _ints,
-    "tier1_less_count": _ints, "tier1_rests": _ints, "tier1_shared": _ints, "tier1_drop": _ints,
-    "tier1_drop_count": _ints,
-    "suffix_byte": _bytes, "suffix_kids": _ints, "suffix_ids": _ints,
-    "rests_root": _ints, "rests_seen": _bytes,
-    "rests_escape_offsets": _ints, "rests_escapes": _ints,
-    "rests_large_offsets": _ints, "rests_large": _ints,
-    "part_key": types.int64[::1], "part_ids": _ints, "part_id_count": _ints, "part_rests": _ints,
-    "run_key": types.int64[::1], "run_ids": _ints, "run_id_count": _ints,
-    "mask_offsets": _ints, "mask_pairs": _ints, "mask_row": _ints, "mask_less": _ints,
-    "mask_less_count": _ints,
-    "mask_list_offsets": _ints, "list_ids": _ints, "list_id_count": _ints,
-    "mask_work": types.int64[::1], "mask_any": _bytes, "mask_own": _bytes, "mask_table": _ints,
-    "ids": _ints, "rows": _ints,
-    "work_state": _ints, "work_stack": _ints, "work_key": types.int64[::1], "work_pending": _bytes,
-    "work_queue": _ints, "seen_state": _ints, "seen_place": _ints, "seen_mark": _ints,
-    "scratch_row": _ints, "path": _ints, "path_byte": _bytes,
-}  # fmt: skip
-
-COUNT_FIELDS = (
-    "retired_count",
-    "words", "longest_token", "state_count", "edge_count", "call_count", "tok_count", "set_count", "set_size",
-    "counter_count", "stack_count", "stack_size", "union_count", "config_count", "map_count", "next_count",
-    "tier1_count", "suffix_count", "rests_count", "run_count", "pure_count", "mask_count", "id_count",
-    "row_count", "mark", "work_count",
-    "queue_count", "overflowed", "bag_count", "distinct_count", "situation_count", "flagset_count",
-    "item_count", "state_entries", "choice_entries", "choice_size", "text_count", "used_count", "tape",
-    "visit", "most_commas", "tail_count", "pair_count", "bags_looked_at", "odd_bags",
-    "spread_count", "escape_count", "part_count", "closings",
-)  # fmt: skip
 
 
 @structref.register
@@ -196,13 +114,13 @@ def address(owner):
 @jit(
     owner_type(
         _bytes, _ints, _ints, _ints, _ints, types.uint64[::1], _bytes, _ints, _ints, _ints, _bytes, _ints,
-        _ints, _ints, _ints, types.int64[::1], _bytes, _ints, types.int64, types.int64, types.int64,
+        _ints, _ints, _ints, _bytes, types.int64[::1], _bytes, _ints, types.int64, types.int64, types.int64,
     )
 )  # fmt: skip
 def new_arena(
     trie_byte, trie_depth, trie_next, trie_token_start, trie_tokens, trie_below, trie_height, byte_weight,
-    slice_rows, level_kids, level_byte, level_start, level_tokens, level_node, level_place, token_offsets,
-    token_data, stop_tokens, words, longest_token, reserve,
+    slice_rows, level_kids, level_byte, level_start, level_tokens, level_node, level_place, level_height,
+    token_offsets, token_data, stop_tokens, words, longest_token, reserve,
 ):  # fmt: skip
     """An empty arena for a vocabulary; ``words`` int32 words make a row.
 
@@ -221,6 +139,7 @@ def new_arena(
     arena.trie_tokens = trie_tokens
     arena.trie_below = trie_below
     arena.trie_height = trie_height
+    arena.level_height = level_height
     arena.byte_weight = byte_weight
     arena.slice_rows = slice_rows
     arena.level_kids = level_kids
@@ -231,7 +150,7 @@ def new_arena(
     arena.level_place = level_place
     arena.pure_low = np.empty(8, np.uint64)
     arena.pure_high = np.empty(8, np.uint64)
-    arena.pure_wide = np.empty(8, np.bool_)
+    arena.pure_wide = np.empty(8, np.uint8)
     arena.pure_row = np.empty(8, np.int32)
     arena.token_offsets = token_offsets
     arena.token_data = token_data
@@ -357,6 +276,14 @@ def new_arena(
     arena.spread_stack = np.empty(1024, np.int32)
     arena.spread_counts = np.zeros(3, np.int64)
     arena.escapes = np.empty(1024, np.int32)
+    arena.differ_more = np.empty(0, np.int32)
+    arena.differ_less = np.empty(0, np.int32)
+    arena.differ_escapes = np.empty(0, np.int32)
+    arena.differ_drops = np.empty(0, np.int32)
+    arena.differ_counts = np.zeros(5, np.int64)
+    arena.kept_escapes = np.empty(64, np.int32)
+    arena.loop_config = np.empty(LOOPS, np.int32)
+    arena.loop_bytes = np.empty(2 * LOOPS, np.uint64)
     arena.stack_offsets = np.empty(many + 1, np.int32)
     arena.stack_state = np.empty(2 * many, np.int32)
     arena.stack_below = np.empty(2 * many, np.int32)
@@ -396,17 +323,17 @@ def new_arena(
     arena.suffix_ids = np.empty(1024, np.int32)
     arena.rests_root = np.empty(64, np.int32)
     arena.rests_seen = np.empty(64, np.uint8)
+    arena.rests_code = np.empty(64, np.int32)
+    arena.rests_table = np.full(256, -1, np.int32)
     arena.rests_escape_offsets = np.zeros(65, np.int32)
     arena.rests_escapes = np.empty(1024, np.int32)
     arena.rests_large_offsets = np.zeros(65, np.int32)
     arena.rests_large = np.empty(64, np.int32)
-    arena.run_key = np.full(1024, -1, np.int64)
-    arena.part_key = np.full(1024, -1, np.int64)
-    arena.part_ids = np.empty(1024, np.int32)
-    arena.part_id_count = np.empty(1024, np.int32)
-    arena.part_rests = np.empty(1024, np.int32)
-    arena.run_ids = np.empty(1024, np.int32)
-    arena.run_id_count = np.empty(1024, np.int32)
+    arena.run_table = np.full(2 * 1024, -1, np.int64)
+    arena.part_table = np.full(3 * 1024, -1, np.int64)
+    arena.run_work = np.empty(256, np.int64)
+    arena.run_entry = np.empty(2 * many, np.int64)
+    arena.stack_run = np.empty(many, np.int32)
     arena.mask_offsets = np.zeros(257, np.int32)
     arena.mask_pairs = np.empty(512, np.int32)
     arena.mask_row = np.empty(256, np.int32)
@@ -433,10 +360,10 @@ def new_arena(
     arena.path = np.zeros(longest_token + 3, np.int32)
     arena.path_byte = np.zeros(longest_token + 3, np.uint8)
     # The first configurations and sets of stacks have fixed numbers.
-    arena.config_code = np.empty(many, np.int32)
+    arena.config_check = np.empty(2 * many, np.int64)
     arena.config_byte = np.empty(many, np.int32)
     arena.config_after = np.empty(many, np.int32)
-    arena.stack_code = np.empty(many, np.int32)
+    arena.stack_check = np.empty(2 * many, np.int64)
     arena.mask_code = np.empty(256, np.int32)
     for first in range(2):
         arena.config_offsets[first] = 0
@@ -444,6 +371,7 @@ def new_arena(
         arena.stack_mode[first] = 0
         arena.stack_plain[first] = -1
         arena.stack_after[first] = -1
+        arena.stack_run[first] = -1
         arena.config_tape[first] = 0
         arena.config_plain[first] = -1
         arena.config_cut[first] = 0
@@ -460,72 +388,3 @@ def new_arena(
     arena.config_offsets[2] = 0
     arena.stack_offsets[2] = 0
     return owner
-
-
-@jit(types.int64[::1](arena_type))
-def sizes(arena):
-    """Bytes in use, and the numbers of states, stacks, configurations, tier-1 masks, masks, rows; overflow.
-
-    What is only reserved does not count. Only numbers and lengths are read, so it needs no lock.
-    """
-    held = (
-        arena.state_count * 34
-        + arena.edge_count * 6
-        + (arena.call_count + arena.tok_count) * 8
-        + arena.state_table.size * 4
-        + arena.set_size * 4
-        + arena.counter_count * 20
-        + arena.bag_separator.size * 37
-        + arena.member_start.size * 32
-        + arena.situation_count * 28
-        + arena.situation_table.size * 4
-        + arena.choice_key.size * 16
-        + arena.choice_start.size * 8
-        + arena.flagset_words.size * 8
-        + arena.flagset_table.size * 4
-        + arena.text_count * 31
-        + arena.text_table.size * 4
-        + arena.used_count * 24
-        + arena.used_table.size * 4
-        + arena.tail_byte.size * 21
-        + arena.neighbours.size
-        + arena.near_bytes.size
-        + arena.stack_count * 18
-        + arena.stack_size * 8
-        + arena.stack_table.size * 4
-        + arena.union_key.size * 12
-        + arena.config_count * 61
-        + arena.item_count * 8
-        + arena.config_table.size * 4
-        + arena.map_count * 260
-        + arena.next_count * 4
-        + arena.tier1_count * 40
-        + arena.rests_count * 13
-        + arena.rests_large.size * 4
-        + arena.rests_escapes.size * 4
-        + arena.run_key.size * 16
-        + arena.part_key.size * 20
-        + arena.pure_count * 21
-        + arena.suffix_count * 9
-        + arena.closed_key.size * 12
-        + arena.escapes.size * 4
-        + arena.spread_node.size * 12
-        + arena.mask_count * 30
-        + arena.list_ids.size * 8
-        + arena.mask_pairs.size * 4
-        + arena.id_count * 4
-        + arena.row_count * arena.words * 4
-        + arena.work_state.size * 17
-        + arena.work_queue.size * 4
-        + arena.seen_state.size * 12
-    )
-    out = np.empty(8, np.int64)
-    out[0] = held
-    out[1] = arena.state_count
-    out[2] = arena.stack_count
-    out[3] = arena.config_count
-    out[4] = arena.tier1_count
-    out[5] = arena.mask_count
-    out[6] = arena.row_count
-    out[7] = arena.overflowed
-    return out

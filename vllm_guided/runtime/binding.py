@@ -181,13 +181,13 @@ class Runtime:
 def _slices(vocabulary: Vocabulary, words: int) -> tuple[npt.NDArray[Any], ...]:
     """What ``slices.py`` knows of a vocabulary; every runtime of it shares that."""
     trie = vocabulary.trie
-    return (
-        *slices_of(
-            trie.node_byte, trie.node_depth, trie.node_next, trie.node_token_start, trie.node_tokens,
-            vocabulary.token_offsets, vocabulary.token_data, words,
-        ),
-        *levels_of(trie.node_byte, trie.node_next, trie.node_token_start, trie.node_tokens),
+    slices = slices_of(
+        trie.node_byte, trie.node_depth, trie.node_next, trie.node_token_start, trie.node_tokens,
+        vocabulary.token_offsets, vocabulary.token_data, words,
     )  # fmt: skip
+    levels = levels_of(trie.node_byte, trie.node_next, trie.node_token_start, trie.node_tokens)
+    # Heights by levels, too: walks look at them child by child.
+    return *slices, *levels, slices[1][levels[4]]
 
 
 def token_ids(symbol: ir.SpecialToken, vocabulary: Vocabulary) -> npt.NDArray[np.int32]:

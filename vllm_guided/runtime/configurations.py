@@ -123,23 +123,21 @@ def intern(arena, flags):
     table = arena.config_table
     size = np.int64(table.size - 1)
     slot = code & size
-    codes = arena.config_code
+    checks = arena.config_check
+    check = code | flags << 31 | np.int64(count) << 39
+    first = keys[0] if count > 0 else np.int64(-1)
     while table[slot] >= 0:
         found = np.int64(table[slot])
-        low = arena.config_offsets[found]
-        if (
-            codes[found] == code
-            and arena.config_flags[found] == flags
-            and arena.config_tape[found] == tape
-            and arena.config_offsets[found + 1] - low == count
-        ):
-            same = True
-            item_state = arena.item_state
-            item_stack = arena.item_stack
-            for k in range(count):
-                if np.int64(item_state[low + k]) << 32 | np.int64(item_stack[low + k]) != keys[k]:
-                    same = False
-                    break
+        if checks[2 * found] == check and checks[2 * found + 1] == first:
+            same = mode & RECORDING == 0 or arena.config_tape[found] == tape
+            if count > 1:
+                low = np.int64(arena.config_offsets[found])
+                item_state = arena.item_state
+                item_stack = arena.item_stack
+                for k in range(1, count):
+                    if np.int64(item_state[low + k]) << 32 | np.int64(item_stack[low + k]) != keys[k]:
+                        same = False
+                        break
             if same:
                 return found
         slot = (slot + 1) & size
@@ -160,7 +158,7 @@ def intern(arena, flags):
         arena.config_room = with_room(arena.config_room, 2 * before)
         arena.config_twin = with_room(arena.config_twin, 2 * before)
         arena.config_slack = with_room(arena.config_slack, 2 * before)
-        arena.config_code = with_room(arena.config_code, 2 * before)
+        arena.config_check = with_room(arena.config_check, 4 * before)
         arena.config_byte = with_room(arena.config_byte, 2 * before)
         arena.config_after = with_room(arena.config_after, 2 * before)
     arena.item_state = with_room(arena.item_state, used + count)
@@ -170,7 +168,8 @@ def intern(arena, flags):
         arena.item_stack[used + k] = keys[k] & 0xFFFFFFFF
     arena.config_offsets[made + 1] = used + count
     arena.item_count = used + count
-    arena.config_code[made] = code
+    arena.config_check[2 * made] = check
+    arena.config_check[2 * made + 1] = first
     arena.config_flags[made] = flags
     arena.config_map[made] = -1
     arena.config_row[made] = -1
@@ -185,7 +184,7 @@ def intern(arena, flags):
     arena.config_count = made + 1
     table[slot] = made
     if 2 * (made + 1) > table.size:
-        arena.config_table = rehashed(table, arena.config_code, 2, made + 1)
+        arena.config_table = rehashed(table, arena.config_check, 2, 2, made + 1)
     return made
 
 

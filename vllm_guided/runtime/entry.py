@@ -12,7 +12,6 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime import arena as tables
 from vllm_guided.runtime.arena import BAG, BEFORE, BOTTOM, DEAD, FINAL, TERMINATED, arena_at, arena_type
 from vllm_guided.runtime.bags import ALWAYS, SOME, situation
 from vllm_guided.runtime.bags import flagset as flagset_of
@@ -22,6 +21,7 @@ from vllm_guided.runtime.corrections import find_cut
 from vllm_guided.runtime.distinct import finish, step_bytes, step_token
 from vllm_guided.runtime.memory import copy_into, set_all, with_room
 from vllm_guided.runtime.rows import fill_row
+from vllm_guided.runtime.sizes import sizes_of
 from vllm_guided.runtime.straddling import index_tokens
 from vllm_guided.runtime.twins import append_twins
 
@@ -333,5 +333,5 @@ def only_token(address, config):
 
 @jit(types.int64[::1](_int))
 def sizes(address):
-    """See :func:`vllm_guided.runtime.arena.sizes`."""
-    return tables.sizes(arena_at(address))
+    """See :func:`vllm_guided.runtime.sizes.sizes_of`."""
+    return sizes_of(arena_at(address))

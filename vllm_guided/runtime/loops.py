@@ -15,7 +15,17 @@ from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import BAG, DEAD, ESCAPE, VIRTUAL, arena_type
 from vllm_guided.runtime.configurations import counter_of, step
 from vllm_guided.runtime.memory import copy_into
-from vllm_guided.runtime.slices import SHORT, UP_TO, pure_row, utf8_step
+from vllm_guided.runtime.slices import (
+    BUT_SEPARATORS,
+    EVERY,
+    NONE,
+    SEPARATOR,
+    SHORT,
+    UP_TO,
+    pure_row,
+    separator_step,
+    utf8_step,
+)
 from vllm_guided.runtime.twins import ENDLESS
 from vllm_guided.runtime.walks import targets_of, walk
 
@@ -28,9 +38,12 @@ _bool = types.boolean
 LOOP, LEAST_LOOP, LEAST_LENGTH = 128, 24, 6
 
 
-@jit(types.boolean(arena_type, _ints, _int, _ints, _int), apart=True)
-def _takes_characters(arena, configs, config_count, ends, end_count):
-    """Whether every character beyond ASCII, and nothing else above it, leads from ``configs`` to ``ends``."""
+@jit(types.boolean(arena_type, _ints, _int, _ints, _int, _int), apart=True)
+def _takes_characters(arena, configs, config_count, ends, end_count, characters):
+    """Whether the given characters beyond ASCII, and nothing else above it, lead to ``ends``.
+
+    U+2028 and U+2029 may lead anywhere where they are not given.
+    """
     origins = np.empty(config_count + 32, np.int64)
     states = np.zeros(config_count + 32, np.int64)
     targets = np.empty(256, np.int32)
@@ -46,13 +59,13 @@ def _takes_characters(arena, configs, config_count, ends, end_count):
         before_after = np.int64(-1)
         for byte in range(128 if state == 0 else 0, 256):
             target = np.int64(targets[byte])
-            after = utf8_step(state, byte)
+            after = utf8_step(state, byte) if characters == EVERY else separator_step(state, byte)
             if target == before and after == before_after:
                 continue
             before = target
             before_after = after
             if after < 0:
-                if target != DEAD:
+                if target != DEAD and after == -1:
                     return False
                 continue
             is_end = False
@@ -74,6 +87,15 @@ def _takes_characters(arena, configs, config_count, ends, end_count):
                 states[count] = after
                 count += 1
     return True
+
+
+@jit(_int(arena_type, _ints, _int, _ints, _int))
+def _characters(arena, configs, config_count, ends, end_count):
+    """Which characters beyond ASCII, and nothing else above it, lead from ``configs`` to ``ends``."""
+    for characters in (EVERY, BUT_SEPARATORS):
+        if _takes_characters(arena, configs, config_count, ends, end_count, np.int64(characters)):
+            return np.int64(characters)
+    return np.int64(NONE)
 
 
 @jit(types.boolean(arena_type, _int, _bytes), apart=True)
@@ -118,7 +140,7 @@ def _turns_left(arena, config):
 
 
 @jit(
-    types.Tuple((_int, _ints, _int))(arena_type, _int, _bytes, _bytes, _bool, _bool, _bool, _int, _int),
+    types.Tuple((_int, _ints, _int))(arena_type, _int, _bytes, _bytes, _int, _bool, _bool, _int, _int),
     apart=True,
 )
 def _walk_beside(arena, config, in_loop, other, characters, wide, may_leave, length, reach):
@@ -126,7 +148,7 @@ def _walk_beside(arena, config, in_loop, other, characters, wide, may_leave, len
 
     Args:
         in_loop, other: uint8[256], ASCII bytes of the loop, and bytes that may follow where it is left.
-        characters: all characters beyond ASCII belong to the loop. wide: some may follow.
+        characters: which characters beyond ASCII belong to the loop. wide: some may follow.
         may_leave: the frame may be left from the loop. length: ENDLESS without a limit.
         reach: longer tokens, in bytes, may be allowed, too.
     """
@@ -143,9 +165,13 @@ def _walk_beside(arena, config, in_loop, other, characters, wide, may_leave, len
                 interest_low |= bit
             else:
                 interest_high |= bit
-    if characters:
+    if characters != NONE:
         in_loop[128:] = 1
-    if wide and (not characters or may_leave):
+    if characters == BUT_SEPARATORS:
+        # Below nodes where these may follow, their last bytes are looked at.
+        interest_low |= SEPARATOR
+        in_loop[0xA8:0xAA] = 0
+    if wide and (characters == NONE or may_leave):
         interest_low |= np.uint64(1)
     row = arena.scratch_row
     words = arena.words
@@ -190,7 +216,7 @@ def walk_chain(arena, config, end):
     ends = np.empty(1, np.int32)
     origins[0] = twin
     ends[0] = end
-    characters = _takes_characters(arena, origins, np.int64(1), ends, np.int64(1))
+    characters = _characters(arena, origins, np.int64(1), ends, np.int64(1))
     length = np.int64(1)
     here = end
     while True:
@@ -202,9 +228,11 @@ def walk_chain(arena, config, end):
         if target != DEAD:
             origins[0] = here
             ends[0] = target
-            if characters and not _takes_characters(arena, origins, np.int64(1), ends, np.int64(1)):
+            if characters != NONE and not _takes_characters(
+                arena, origins, np.int64(1), ends, np.int64(1), characters
+            ):
                 return refused
-        elif characters:
+        elif characters != NONE:
             for byte in range(128, 256):
                 if step(arena, here, byte) != DEAD:
                     return refused
@@ -288,7 +316,7 @@ def walk_loop(arena, config, endless):
     while done < count:
         if size < LEAST_LOOP:
             return refused
-        if distance[done] >= SHORT:
+        if distance[done] >= SHORT and not endless:
             length = distance[done]
             break
         here = configs[done]
@@ -343,23 +371,24 @@ def walk_loop(arena, config, endless):
     if length < ENDLESS:
         while ends > 1 and distance[ends - 1] > 1:
             ends -= 1
-    characters = _takes_characters(arena, configs, np.int64(done), configs, ends)
-    if not characters and length < ENDLESS:
-        characters = True
+    characters = _characters(arena, configs, np.int64(done), configs, ends)
+    if characters == NONE and length < ENDLESS:
+        characters = np.int64(EVERY)
         first = 0
-        while first < done and characters:
+        while first < done and characters != NONE:
             upto = first
             while upto < done and distance[upto] == distance[first]:
                 upto += 1
             ends = np.int64(upto)
             while ends < count and distance[ends] <= distance[first] + 1:
                 ends += 1
-            characters = _takes_characters(
-                arena, configs[first:], np.int64(upto - first), configs, ends
-            )  # fmt: skip
+            if not _takes_characters(
+                arena, configs[first:], np.int64(upto - first), configs, ends, np.int64(EVERY)
+            ):
+                characters = np.int64(NONE)
             first = upto
     reach = length
-    if length < SHORT and in_step and _end_all(arena, configs[done:count], in_loop, characters):
+    if length < SHORT and in_step and _end_all(arena, configs[done:count], in_loop, characters != NONE):
         # No text is longer.
         reach = np.int64(ENDLESS)
     return _walk_beside(arena, config, in_loop, other, characters, wide, may_leave, length, reach)

@@ -16,15 +16,18 @@ from numba import types
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import BOTTOM, CALLS, COUNTED, MANY, arena_type
 from vllm_guided.runtime.memory import clear, copy_into, rehashed, with_room
+from vllm_guided.runtime.records import new_row
 from vllm_guided.runtime.runs import run_rests
 from vllm_guided.runtime.splitting import covered, is_free, rebased
 from vllm_guided.runtime.stacks import hashed, sort_keys
-from vllm_guided.runtime.tier1 import new_row, record_of, tier1
+from vllm_guided.runtime.tier1 import record_of, tier1
 
 _int = types.int64
 _ints = types.int32[::1]
 _bytes = types.uint8[::1]
 
+#: Of up to so many rows, one that has all tokens of the others is looked for.
+COVERED = 4
 #: A mask with more ids than this besides its row gets a row of its own.
 EXTRA_LIMIT = 2048
 
@@ -59,21 +62,23 @@ def lay_out(arena, number, row):
     """Write mask ``number`` to the first words of ``row``; the others become 0."""
     words = arena.words
     ids = arena.ids
+    # Unsigned numbers spare a look for negative indices.
+    five, low = np.uint64(5), np.uint64(31)
     source = np.int64(arena.mask_row[number])
     if source >= 0:
         copy_into(row, 0, arena.rows, source * words, words)
         clear(row, words, row.size - words)
         first = np.int64(arena.mask_less[number])
         for k in range(first, first + np.int64(arena.mask_less_count[number])):
-            token = ids[k]
-            row[token >> 5] &= ~(np.int32(1) << np.int32(token & 31))
+            token = np.uint64(ids[k])
+            row[token >> five] &= ~(np.int32(1) << np.int32(token & low))
     else:
         clear(row, 0, row.size)
     for j in range(np.int64(arena.mask_list_offsets[number]), np.int64(arena.mask_list_offsets[number + 1])):
         first = np.int64(arena.list_ids[j])
         for k in range(first, first + np.int64(arena.list_id_count[j])):
-            token = ids[k]
-            row[token >> 5] |= np.int32(1) << np.int32(token & 31)
+            token = np.uint64(ids[k])
+            row[token >> five] |= np.int32(1) << np.int32(token & low)
 
 
 @jit(types.void(arena_type, _int, _int))
@@ -133,6 +138,69 @@ def _merge_row(arena, place, record):
     clear(scratch, 0, words)
 
 
+@jit(types.boolean(arena_type, _int, _int))
+def _covers(arena, base, other):
+    """Whether the row of record ``base`` has all tokens of that of ``other``."""
+    words = arena.words
+    rows = arena.rows
+    place = np.int64(arena.tier1_row[base]) * words
+    source = np.int64(arena.tier1_row[other]) * words
+    if place != source:
+        for word in range(words):
+            if rows[source + word] & ~rows[place + word]:
+                return False
+    return True
+
+
+@jit(_int(arena_type, types.int64[::1], _int), apart=True)
+def _covering(arena, pairs, count):
+    """The record among ``pairs`` whose row has all tokens of the others' rows; -1 if there is none."""
+    for k in range(count):
+        base = pairs[k] >> 32
+        if arena.tier1_row[base] < 0:
+            continue
+        covers = True
+        for j in range(count):
+            other = pairs[j] >> 32
+            if other != base and arena.tier1_row[other] >= 0 and not _covers(arena, base, other):
+                covers = False
+                break
+        if covers:
+            return base
+    return np.int64(-1)
+
+
+@jit(_int(arena_type, types.int64[::1], _int, _int), apart=True)
+def _less_of_all(arena, pairs, count, base):
+    """Append to ``ids`` the tokens taken out of the row of ``base`` that no other record has; how many."""
+    first = np.int64(arena.tier1_less[base])
+    total = np.int64(arena.tier1_less_count[base])
+    place = arena.id_count
+    arena.ids = with_room(arena.ids, place + total)
+    ids = arena.ids
+    rows = arena.rows
+    kept = np.int64(0)
+    for k in range(first, first + total):
+        token = ids[k]
+        is_less = True
+        for j in range(count):
+            other = pairs[j] >> 32
+            row = np.int64(arena.tier1_row[other])
+            if other == base or row < 0:
+                continue
+            if rows[row * arena.words + (token >> 5)] & (np.int32(1) << np.int32(token & 31)):
+                low = np.int64(arena.tier1_less[other])
+                has = True
+                for i in range(low, low + np.int64(arena.tier1_less_count[other])):
+                    has &= ids[i] != token
+                is_less &= not has
+        if is_less:
+            ids[place + kept] = token
+            kept += 1
+    arena.id_count = place + kept
+    return kept
+
+
 @jit(_int(arena_type, types.int64[::1], _int), apart=True)
 def _make(arena, pairs, count):
     words = arena.words
@@ -169,7 +237,13 @@ def _make(arena, pairs, count):
     arena.mask_row[number] = -1
     arena.mask_less[number] = 0
     arena.mask_less_count[number] = 0
-    has_own = row_count > 1 or total > EXTRA_LIMIT
+    if 1 < row_count <= COVERED and total <= EXTRA_LIMIT:
+        base = _covering(arena, pairs, count)
+        if base >= 0:
+            with_row = base
+    else:
+        base = np.int64(-1)
+    has_own = (row_count > 1 and base < 0) or total > EXTRA_LIMIT
     if has_own:
         own = new_row(arena)
         place = own * words
@@ -188,10 +262,16 @@ def _make(arena, pairs, count):
         arena.mask_any[number] = any_bit(rows, place, words)
     else:
         arena.mask_any[number] = total > 0
-        if row_count == 1:
+        if row_count > 0:
             arena.mask_row[number] = arena.tier1_row[with_row]
             arena.mask_less[number] = arena.tier1_less[with_row]
             arena.mask_less_count[number] = arena.tier1_less_count[with_row]
+            if row_count > 1 and arena.tier1_less_count[with_row] > 0:
+                arena.mask_less[number] = arena.id_count
+                arena.mask_less_count[number] = _less_of_all(arena, pairs, count, with_row)
+                if arena.mask_less_count[number] < arena.tier1_less_count[with_row]:
+                    arena.mask_any[number] = True
+                    total += 1
             if total == 0:
                 arena.mask_any[number] = _any_left(arena, with_row)
     used = np.int64(arena.mask_offsets[number])
@@ -294,5 +374,5 @@ def mask_of(arena, config):
     arena.mask_table[slot] = number
     arena.config_mask[config] = number
     if 2 * (number + 1) > arena.mask_table.size:
-        arena.mask_table = rehashed(table, arena.mask_code, 0, number + 1)
+        arena.mask_table = rehashed(table, arena.mask_code, 1, 0, number + 1)
     return number

@@ -93,13 +93,16 @@ def with_room(values, need):
 
 
 @jit()
-def rehashed(table, codes, first, past):
-    """A hash table of twice the size for entries ``first`` to ``past``, by their codes."""
+def rehashed(table, codes, stride, first, past):
+    """A hash table of twice the size for entries ``first`` to ``past``, by their codes.
+
+    The low bits of ``codes[stride * number]`` are an entry's code.
+    """
     grown = np.empty(2 * table.size, np.int32)
     set_all(grown, 0, grown.size)
     size = np.int64(grown.size - 1)
     for number in range(first, past):
-        slot = np.int64(codes[number]) & size
+        slot = np.int64(codes[stride * number]) & size
         while grown[slot] >= 0:
             slot = (slot + 1) & size
         grown[slot] = number

@@ -2,7 +2,8 @@
 
 In: the trie nodes behind which a frame may be left (``escapes``). Out: a number, the *rests*: a trie of what
 follows behind these nodes, for the tokens that are not allowed whatever the stack. Its nodes lie in
-``suffix_*`` level by level; ``rests_escapes`` keeps the nodes that it is made of. Nodes with very many tokens
+``suffix_*`` level by level; ``rests_escapes`` keeps the nodes that it is made of (of the tries of other
+rests: -1 - node). Nodes with very many tokens
 behind them, as a blank, are not copied but followed where they are (``rests_large``): most of what follows is
 refused at its first byte.
 """
@@ -17,7 +18,8 @@ from numba import types
 
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import arena_type
-from vllm_guided.runtime.memory import copy_into, with_room
+from vllm_guided.runtime.memory import copy_into, rehashed, with_room
+from vllm_guided.runtime.stacks import mixed
 
 _int = types.int64
 _ints = types.int32[::1]
@@ -220,14 +222,73 @@ def _flatten(
     return used
 
 
+@jit(_int(_ints, _int, _ints))
+def _code_of(escapes, escape_count, suffixes):
+    """A hash of the nodes that rests are made of; not negative."""
+    code = mixed(escape_count, np.int64(suffixes.size))
+    for k in range(escape_count):
+        code = mixed(np.int64(code >> np.uint64(1)), np.int64(escapes[k]))
+    for k in range(suffixes.size):
+        code = mixed(np.int64(code >> np.uint64(1)), np.int64(suffixes[k]))
+    return np.int64(code & np.uint64(0x7FFFFFFF))
+
+
+@jit(types.boolean(arena_type, _ints, _int, _ints, _int))
+def _any_allowed(arena, escapes, escape_count, row, place):
+    """Whether some token behind ``escapes`` is in a row, but for those behind nodes that are not copied."""
+    tokens = arena.trie_tokens
+    for e in range(escape_count):
+        node = escapes[e]
+        first = np.int64(arena.trie_token_start[node + 1])
+        past = np.int64(arena.trie_token_start[arena.trie_next[node]])
+        if past - first < LARGE:
+            for k in range(first, past):
+                token = tokens[k]
+                if row[place + (token >> 5)] & (np.int32(1) << np.int32(token & 31)):
+                    return True
+    return False
+
+
+@jit(_int(arena_type, _ints, _int, _ints, _int), apart=True)
+def _known_rests(arena, escapes, escape_count, suffixes, code):
+    """The number of the rests of just these nodes, no token of which was left out; -1 if there are none."""
+    table = arena.rests_table
+    size = np.int64(table.size - 1)
+    slot = code & size
+    total = escape_count + suffixes.size
+    while table[slot] >= 0:
+        found = np.int64(table[slot])
+        slot = (slot + 1) & size
+        low = np.int64(arena.rests_escape_offsets[found])
+        if arena.rests_code[found] != code or arena.rests_escape_offsets[found + 1] - low != total:
+            continue
+        nodes = arena.rests_escapes
+        k = 0
+        while k < escape_count and nodes[low + k] == escapes[k]:
+            k += 1
+        while escape_count <= k < total and nodes[low + k] == -1 - suffixes[k - escape_count]:
+            k += 1
+        if k == total:
+            return found
+    return np.int64(-1)
+
+
 @jit(_int(arena_type, _ints, _int, _ints, _int, _ints), apart=True)
 def make_rests(arena, escapes, escape_count, row, place, suffixes):
     """Gather what is left of tokens behind each of ``escapes`` that are not in a row; the number.
 
+    Most are as those of another state: behind the closing quote, a digit, a bracket. These are one number.
+
     Args:
         escapes: trie nodes, ascending. row, place: an array of words, and where the row begins in it.
-        suffixes: nodes of the tries of other rests, behind which everything is gathered, too.
+        suffixes: nodes of the tries of other rests, ascending, behind which everything is gathered, too.
     """
+    code = _code_of(escapes, escape_count, suffixes)
+    is_whole = not _any_allowed(arena, escapes, escape_count, row, place)
+    if is_whole:
+        known = _known_rests(arena, escapes, escape_count, suffixes, code)
+        if known >= 0:
+            return known
     large = np.int64(arena.rests_large_offsets[arena.rests_count])
     few = np.empty(escape_count, np.int32)
     few_count = 0
@@ -288,13 +349,27 @@ def make_rests(arena, escapes, escape_count, row, place, suffixes):
     used = np.int64(arena.rests_escape_offsets[number])
     arena.rests_root = with_room(arena.rests_root, number + 1)
     arena.rests_escape_offsets = with_room(arena.rests_escape_offsets, number + 2)
-    arena.rests_escapes = with_room(arena.rests_escapes, used + escape_count)
+    arena.rests_escapes = with_room(arena.rests_escapes, used + escape_count + suffixes.size)
     copy_into(arena.rests_escapes, used, escapes, 0, escape_count)
+    for k in range(suffixes.size):
+        arena.rests_escapes[used + escape_count + k] = -1 - suffixes[k]
     arena.rests_root[number] = start
     arena.rests_seen = with_room(arena.rests_seen, number + 1)
     arena.rests_seen[number] = 0
-    arena.rests_escape_offsets[number + 1] = used + escape_count
+    arena.rests_escape_offsets[number + 1] = used + escape_count + suffixes.size
     arena.rests_large_offsets = with_room(arena.rests_large_offsets, number + 2)
     arena.rests_large_offsets[number + 1] = large
     arena.rests_count = number + 1
+    arena.rests_code = with_room(arena.rests_code, number + 1)
+    # Others than whole ones are never found.
+    arena.rests_code[number] = code if is_whole else -1
+    if is_whole:
+        table = arena.rests_table
+        size = np.int64(table.size - 1)
+        slot = code & size
+        while table[slot] >= 0:
+            slot = (slot + 1) & size
+        table[slot] = number
+        if 2 * (number + 1) > table.size:
+            arena.rests_table = rehashed(table, arena.rests_code, 1, 0, number + 1)
     return number

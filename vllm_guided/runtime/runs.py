@@ -2,7 +2,7 @@
 
 In: the number of some rests (``rests.py``) and a set of stacks. Out: a list of token ids, found once for each
 pair. What is behind a frame is mostly a state that other rests, or these on other stacks, were run on: what
-they come to in it whatever its stack is kept (``part_*``), as tier 1 keeps what whole tokens come to.
+they come to in it whatever its stack is kept (``part_table``), as tier 1 keeps what whole tokens come to.
 """
 
 # Compiled functions have numba signatures instead of annotations.
@@ -15,7 +15,7 @@ from numba import types
 
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import BOTTOM, DEAD, SEEN, UNKNOWN, arena_type
-from vllm_guided.runtime.memory import with_room
+from vllm_guided.runtime.memory import copy_into, with_room
 from vllm_guided.runtime.rests import make_rests
 from vllm_guided.runtime.spreading import after_return, enter, enter_pair, spread
 from vllm_guided.runtime.stacks import mixed
@@ -23,25 +23,34 @@ from vllm_guided.runtime.stacks import mixed
 _int = types.int64
 
 
-@jit(types.void(arena_type), apart=True)
-def _rehash_runs(arena):
-    keys = np.full(2 * arena.run_key.size, -1, np.int64)
-    ids = np.empty(keys.size, np.int32)
-    counts = np.empty(keys.size, np.int32)
-    size = np.uint64(keys.size - 1)
-    for k in range(arena.run_key.size):
-        key = arena.run_key[k]
-        if key < 0:
-            continue
-        slot = np.int64(mixed(key, np.int64(0)) & size)
-        while keys[slot] >= 0:
-            slot = (slot + 1) & np.int64(size)
-        keys[slot] = key
-        ids[slot] = arena.run_ids[k]
-        counts[slot] = arena.run_id_count[k]
-    arena.run_key = keys
-    arena.run_ids = ids
-    arena.run_id_count = counts
+#: Numbers that an entry of ``run_table`` has: its key (rests << 32 | stack), and where its ids begin << 32 |
+#: how many they are. Of ``part_table``, keyed by rests and a state, a third: the rests that go on.
+RUN, PART = 2, 3
+#: The first runs on a stack are a list: ``run_entry`` has of each its rests << 32 | the next one, and ids.
+LISTED = 8
+
+
+@jit(_int(types.int64[::1], _int, _int), apart=True)
+def slot_of(table, width, key):
+    """Where the entry of ``key`` is, or the empty one (-1) that it would be."""
+    past = np.int64(table.size)
+    slot = width * np.int64(mixed(key, np.int64(0)) & np.uint64(past // width - 1))
+    while table[slot] >= 0 and table[slot] != key:
+        slot += width
+        if slot == past:
+            slot = np.int64(0)
+    return slot
+
+
+@jit(types.int64[::1](types.int64[::1], _int), apart=True)
+def _twice(table, width):
+    """The entries in a table of twice the size."""
+    grown = np.full(2 * table.size, -1, np.int64)
+    for k in range(0, table.size, width):
+        if table[k] >= 0:
+            slot = slot_of(grown, width, table[k])
+            grown[slot : slot + width] = table[k : k + width]
+    return grown
 
 
 @jit(types.void(arena_type, _int, _int))
@@ -56,68 +65,49 @@ def follow(arena, rests, config):
     spread(arena, True)
 
 
-@jit(types.void(arena_type), apart=True)
-def _rehash_parts(arena):
-    keys = np.full(2 * arena.part_key.size, -1, np.int64)
-    ids = np.empty(keys.size, np.int32)
-    counts = np.empty(keys.size, np.int32)
-    rests = np.empty(keys.size, np.int32)
-    size = np.uint64(keys.size - 1)
-    for k in range(arena.part_key.size):
-        key = arena.part_key[k]
-        if key < 0:
-            continue
-        slot = np.int64(mixed(key, np.int64(0)) & size)
-        while keys[slot] >= 0:
-            slot = (slot + 1) & np.int64(size)
-        keys[slot] = key
-        ids[slot] = arena.part_ids[k]
-        counts[slot] = arena.part_id_count[k]
-        rests[slot] = arena.part_rests[k]
-    arena.part_key = keys
-    arena.part_ids = ids
-    arena.part_id_count = counts
-    arena.part_rests = rests
-
-
 @jit(_int(arena_type, _int, _int), apart=True)
 def _part(arena, rests, state):
-    """What ``rests`` come to in ``state`` whatever the stack below: the place in ``part_*``.
+    """What ``rests`` come to in ``state`` whatever the stack below: the place in ``part_table``.
 
     That is the tokens allowed, and rests of what goes on behind its frame (-1 if nothing does).
     """
-    if 2 * (arena.part_count + 1) > arena.part_key.size:
-        _rehash_parts(arena)
     key = rests << 32 | state
-    size = np.uint64(arena.part_key.size - 1)
-    slot = np.int64(mixed(key, np.int64(0)) & size)
-    while arena.part_key[slot] >= 0:
-        if arena.part_key[slot] == key:
-            return slot
-        slot = (slot + 1) & np.int64(size)
+    slot = slot_of(arena.part_table, np.int64(PART), key)
+    if arena.part_table[slot] >= 0:
+        return slot
+    if 2 * PART * (arena.part_count + 1) > arena.part_table.size:
+        arena.part_table = _twice(arena.part_table, np.int64(PART))
+        slot = slot_of(arena.part_table, np.int64(PART), key)
     first = np.int64(arena.id_count)
-    arena.escape_count = np.int64(0)
     arena.closings = np.int64(0)
-    for k in range(arena.rests_large_offsets[rests], arena.rests_large_offsets[rests + 1]):
-        enter_pair(arena, np.int64(arena.level_place[arena.rests_large[k]]), state, np.int64(UNKNOWN))
-    spread(arena, False)
-    escapes = arena.escapes[: arena.escape_count].copy()
-    for k in range(escapes.size):
-        escapes[k] = arena.level_node[escapes[k]]
+    kept = np.int64(0)
+    low = np.int64(arena.rests_large_offsets[rests])
+    past = np.int64(arena.rests_large_offsets[rests + 1])
+    if low < past:
+        arena.escape_count = np.int64(0)
+        for k in range(low, past):
+            enter_pair(arena, np.int64(arena.level_place[arena.rests_large[k]]), state, np.int64(UNKNOWN))
+        spread(arena, False)
+        kept = np.int64(arena.escape_count)
+        arena.kept_escapes = with_room(arena.kept_escapes, kept)
+        for k in range(kept):
+            arena.kept_escapes[k] = arena.level_node[arena.escapes[k]]
+        arena.kept_escapes[:kept].sort()
     arena.escape_count = np.int64(0)
     enter_pair(arena, np.int64(arena.rests_root[rests]), state, np.int64(UNKNOWN))
     spread(arena, True)
-    suffixes = arena.escapes[: arena.escape_count].copy()
-    arena.part_key[slot] = key
-    arena.part_ids[slot] = first
-    arena.part_id_count[slot] = arena.id_count - first
-    arena.part_rests[slot] = -1
+    allowed = arena.id_count - first
+    count = np.int64(arena.escape_count)
+    behind = np.int64(-1)
+    if kept + count > 0:
+        suffixes = arena.escapes[:count]
+        suffixes.sort()
+        behind = make_rests(arena, arena.kept_escapes, kept, arena.scratch_row, np.int64(0), suffixes)
+    table = arena.part_table
+    table[slot] = key
+    table[slot + 1] = first << 32 | allowed
+    table[slot + 2] = behind
     arena.part_count += 1
-    if escapes.size + suffixes.size > 0:
-        escapes.sort()
-        arena.part_rests[slot] = make_rests(
-            arena, escapes, np.int64(escapes.size), arena.scratch_row, np.int64(0), suffixes
-        )
     return slot
 
 
@@ -133,6 +123,50 @@ def _all_seen(arena, config):
     return seen
 
 
+@jit(_int(arena_type, _int, _int))
+def _known_run(arena, rests, stack):
+    """Where the ids of a run begin << 32 | how many they are; -1 where it was not made.
+
+    Mostly the stack is new, so that its list is empty, which costs no look into a large table.
+    """
+    entry = np.int64(arena.stack_run[stack])
+    length = 0
+    while entry >= 0:
+        head = arena.run_entry[2 * entry]
+        if head >> 32 == rests:
+            return arena.run_entry[2 * entry + 1]
+        entry = np.int64(np.int32(head & 0xFFFFFFFF))
+        length += 1
+    if length < LISTED:
+        return np.int64(-1)
+    slot = slot_of(arena.run_table, np.int64(RUN), rests << 32 | stack)
+    return arena.run_table[slot + 1] if arena.run_table[slot] >= 0 else np.int64(-1)
+
+
+@jit(types.void(arena_type, _int, _int, _int), apart=True)
+def _remember_run(arena, rests, stack, ids):
+    """Enter a run: into the list of its stack, or, where that is long, into the table."""
+    length = 0
+    entry = np.int64(arena.stack_run[stack])
+    while entry >= 0 and length < LISTED:
+        entry = np.int64(np.int32(arena.run_entry[2 * entry] & 0xFFFFFFFF))
+        length += 1
+    if length < LISTED:
+        number = arena.run_count
+        arena.run_entry = with_room(arena.run_entry, 2 * (number + 1))
+        arena.run_entry[2 * number] = rests << 32 | (np.int64(arena.stack_run[stack]) & 0xFFFFFFFF)
+        arena.run_entry[2 * number + 1] = ids
+        arena.stack_run[stack] = number
+        arena.run_count = number + 1
+        return
+    if 2 * RUN * (arena.run_rest_count + 1) > arena.run_table.size:
+        arena.run_table = _twice(arena.run_table, np.int64(RUN))
+    slot = slot_of(arena.run_table, np.int64(RUN), rests << 32 | stack)
+    arena.run_table[slot] = rests << 32 | stack
+    arena.run_table[slot + 1] = ids
+    arena.run_rest_count += 1
+
+
 @jit(types.UniTuple(_int, 2)(arena_type, _int, _int), apart=True)
 def run_rests(arena, rests, stack):
     """The tokens of ``rests`` whose rest ``stack`` allows: where they begin in ``ids``, and how many.
@@ -143,54 +177,43 @@ def run_rests(arena, rests, stack):
     """
     if stack in (BOTTOM, UNKNOWN):
         return np.int64(0), np.int64(0)
-    if 2 * (arena.run_count + 1) > arena.run_key.size:
-        _rehash_runs(arena)
-    key = rests << 32 | stack
-    size = np.uint64(arena.run_key.size - 1)
-    slot = np.int64(mixed(key, np.int64(0)) & size)
-    while arena.run_key[slot] >= 0:
-        if arena.run_key[slot] == key:
-            return np.int64(arena.run_ids[slot]), np.int64(arena.run_id_count[slot])
-        slot = (slot + 1) & np.int64(size)
+    known = _known_run(arena, rests, stack)
+    if known >= 0:
+        return known >> 32, known & 0xFFFFFFFF
     config = after_return(arena, stack)
     first = np.int64(arena.id_count)
     again = arena.rests_seen[rests] != 0
     arena.rests_seen[rests] = 1
     if config != DEAD and _all_seen(arena, config) and again:
         low = np.int64(arena.config_offsets[config])
-        count = np.int64(arena.config_offsets[config + 1]) - low
-        lists = np.empty((2 * count, 2), np.int64)
-        for k in range(count):
-            part = _part(arena, rests, np.int64(arena.item_state[low + k]))
-            lists[2 * k, 0] = arena.part_ids[part]
-            lists[2 * k, 1] = arena.part_id_count[part]
-            behind = np.int64(arena.part_rests[part])
-            lists[2 * k + 1, 1] = 0
-            if behind >= 0:
-                lists[2 * k + 1, 0], lists[2 * k + 1, 1] = run_rests(
-                    arena, behind, np.int64(arena.item_stack[low + k])
-                )
+        lists = 2 * (np.int64(arena.config_offsets[config + 1]) - low)
+        # Of each list, where it begins << 32 | how many it has; runs inside of this one write behind it.
+        base = np.int64(arena.run_top)
+        arena.run_work = with_room(arena.run_work, base + lists)
+        arena.run_top = base + lists
         total = np.int64(0)
-        for k in range(2 * count):
-            total += lists[k, 1]
+        for k in range(0, lists, 2):
+            item = low + (k >> 1)
+            part = _part(arena, rests, np.int64(arena.item_state[item]))
+            found = arena.part_table[part + 1]
+            behind = np.int64(arena.part_table[part + 2])
+            more = np.int64(0)
+            if behind >= 0:
+                begin, count = run_rests(arena, behind, np.int64(arena.item_stack[item]))
+                more = begin << 32 | count
+            arena.run_work[base + k] = found
+            arena.run_work[base + k + 1] = more
+            total += (found & 0xFFFFFFFF) + (more & 0xFFFFFFFF)
         first = np.int64(arena.id_count)
         arena.ids = with_room(arena.ids, first + total)
-        ids = arena.ids
         used = first
-        for k in range(2 * count):
-            for j in range(lists[k, 0], lists[k, 0] + lists[k, 1]):
-                ids[used] = ids[j]
-                used += 1
+        for k in range(base, base + lists):
+            count = arena.run_work[k] & 0xFFFFFFFF
+            copy_into(arena.ids, used, arena.ids, arena.run_work[k] >> 32, count)
+            used += count
         arena.id_count = used
-        # Others were entered meanwhile.
-        size = np.uint64(arena.run_key.size - 1)
-        slot = np.int64(mixed(key, np.int64(0)) & size)
-        while arena.run_key[slot] >= 0:
-            slot = (slot + 1) & np.int64(size)
+        arena.run_top = base
     elif config != DEAD:
         follow(arena, rests, config)
-    arena.run_key[slot] = key
-    arena.run_ids[slot] = first
-    arena.run_id_count[slot] = arena.id_count - first
-    arena.run_count += 1
+    _remember_run(arena, rests, stack, first << 32 | arena.id_count - first)
     return first, arena.id_count - first

@@ -25,11 +25,15 @@ _bytes = types.uint8[::1]
 _words = types.uint64[::1]
 
 #: Rows of ``slice_rows`` behind those of the 128 ASCII bytes: tokens with a byte from 0x80 on; tokens that
-#: are UTF-8 from a character's beginning on (the last character may be cut); all text tokens.
-NOT_ASCII, UTF8, ALL = 128, 129, 130
+#: are UTF-8 from a character's beginning on (the last character may be cut); all text tokens; tokens with
+#: U+2028 or U+2029, which the dot of ECMAScript's patterns does not stand for.
+NOT_ASCII, UTF8, ALL, SEPARATED = 128, 129, 130, 131
 #: Then, for n from 1 to SHORT, tokens of at most n characters: at ``UP_TO + n``.
-UP_TO, SHORT = 130, 32
+UP_TO, SHORT = 131, 32
 ROWS = UP_TO + SHORT + 1
+SEPARATOR = np.uint64(2)
+#: Which characters beyond ASCII belong to a class: none, every one, every one but U+2028 and U+2029.
+NONE, EVERY, BUT_SEPARATORS = 0, 1, 2
 
 
 @jit(_int(_int, _int))
@@ -63,6 +67,21 @@ def utf8_step(state, byte):
     return state - 1 if state < 4 else 1 if state < 6 else 2
 
 
+@jit(_int(_int, _int))
+def separator_step(state, byte):
+    """``utf8_step`` for characters but U+2028 and U+2029, where it is -2.
+
+    States 8 and 9 are after E2 and after E2 80.
+    """
+    if state == 0 and byte == 0xE2:
+        return 8
+    if state == 8:
+        return -1 if byte < 0x80 or byte > 0xBF else 9 if byte == 0x80 else 1
+    if state == 9:
+        return -1 if byte < 0x80 or byte > 0xBF else -2 if byte in (0xA8, 0xA9) else 0
+    return utf8_step(state, byte)
+
+
 @jit(types.Tuple((_words, _bytes, _ints, _ints))(
     _bytes, _ints, _ints, _ints, _ints, types.int64[::1], _bytes, _int,
 ))  # fmt: skip
@@ -71,8 +90,9 @@ def slices_of(trie_byte, trie_depth, trie_next, token_start, tokens, token_offse
 
     Returns:
         uint64[2 n]: the ASCII bytes on the edges below node i, as bits of words 2 i (bytes below 64) and
-        2 i + 1; bit 0 stands for byte 0 and for all bytes from 0x80 on. uint8[n]: how many bytes the
-        longest path below a node has (255: as many or more). int32[256]: tokens that begin with each byte.
+        2 i + 1; bit 0 stands for byte 0 and for all bytes from 0x80 on, SEPARATOR for byte 1 and for the last
+        byte of U+2028 and U+2029. uint8[n]: how many bytes the longest path below a node has (255: as many or
+        more). int32[256]: tokens that begin with each byte.
         int32[ROWS * words]: the rows named above.
     """
     count = trie_byte.size
@@ -80,6 +100,12 @@ def slices_of(trie_byte, trie_depth, trie_next, token_start, tokens, token_offse
     height = np.zeros(count, np.uint8)
     weight = np.zeros(256, np.int32)
     one = np.uint64(1)
+    parent = np.zeros(count, np.int32)
+    for node in range(count):
+        child = node + 1
+        while child < trie_next[node]:
+            parent[child] = node
+            child = trie_next[child]
     # Children come behind their parents in preorder, so backwards they are done before them.
     for node in range(count - 1, 0, -1):
         child = node + 1
@@ -89,6 +115,8 @@ def slices_of(trie_byte, trie_depth, trie_next, token_start, tokens, token_offse
             byte = np.int64(trie_byte[child])
             known = np.int64(0) if byte >= 128 else byte
             below[2 * node + (known >> 6)] |= one << np.uint64(known & 63)
+            if byte in (0xA8, 0xA9) and trie_byte[node] == 0x80 and trie_byte[parent[node]] == 0xE2:
+                below[2 * node] |= SEPARATOR
             below[2 * node] |= below[2 * child]
             below[2 * node + 1] |= below[2 * child + 1]
             tall = np.int64(height[child])
@@ -114,6 +142,12 @@ def slices_of(trie_byte, trie_depth, trie_next, token_start, tokens, token_offse
                 state = utf8_step(state, byte)
         if state >= 0:
             rows[UTF8 * words + word] |= bit
+        for place in range(token_offsets[token] + 2, token_offsets[token + 1]):
+            if (
+                token_data[place - 2] == 0xE2 and token_data[place - 1] == 0x80
+                and token_data[place] in (0xA8, 0xA9)
+            ):  # fmt: skip
+                rows[SEPARATED * words + word] |= bit
         characters = 0
         for place in range(token_offsets[token], token_offsets[token + 1]):
             characters += 1 if token_data[place] & 0xC0 != 0x80 else 0
@@ -160,14 +194,18 @@ def levels_of(trie_byte, trie_next, token_start, tokens):
     return kids, kid_byte, starts, ids, node_of, place_of
 
 
-@jit(types.void(arena_type, types.uint64, types.uint64, types.boolean), apart=True)
+@jit(types.void(arena_type, types.uint64, types.uint64, _int), apart=True)
 def _make_pure(arena, low, high, characters):
     """Write the tokens made of a class of bytes alone to ``scratch_row``."""
     words = arena.words
     row = arena.scratch_row
     rows = arena.slice_rows
-    copy_into(row, 0, rows, (UTF8 if characters else ALL) * words, words)
-    for byte in range(129 if not characters else 128):
+    copy_into(row, 0, rows, (ALL if characters == NONE else UTF8) * words, words)
+    if characters == BUT_SEPARATORS:
+        source = rows[SEPARATED * words : (SEPARATED + 1) * words]
+        for word in range(words):
+            row[word] &= ~source[word]
+    for byte in range(129 if characters == NONE else 128):
         if byte < 128:
             part = low if byte < 64 else high
             if (part >> np.uint64(byte & 63)) & np.uint64(1):
@@ -177,13 +215,13 @@ def _make_pure(arena, low, high, characters):
             row[word] &= ~source[word]
 
 
-@jit(_int(arena_type, types.uint64, types.uint64, types.boolean), apart=True)
+@jit(_int(arena_type, types.uint64, types.uint64, _int), apart=True)
 def pure_row(arena, low, high, characters):
     """The number of the row of all tokens made of a class of bytes alone, made on first need.
 
     Args:
         low, high: the ASCII bytes below 64, and from 64 on, as bits.
-        characters: all characters beyond ASCII belong to the class, too (they may be cut at the end).
+        characters: which characters beyond ASCII belong to the class, too (they may be cut at the end).
     """
     for k in range(arena.pure_count):
         if arena.pure_low[k] == low and arena.pure_high[k] == high and arena.pure_wide[k] == characters:

@@ -164,11 +164,11 @@ def enter(arena, node, config):
 
 @jit(types.void(
     _ints, _bytes, _ints, _ints, _ints, _bytes, _bytes, _ints, _bytes, _ints, _ints, _bytes, _ints, _ints,
-    _bytes, _ints, _ints, _ints, _ints, _counts,
+    _bytes, _ints, _ints, _ints, _ints, _counts, _int,
 ))  # fmt: skip
 def _spread_known(
     kids, kid_byte, token_start, tokens, edge_offsets, edge_low, edge_high, edge_target, kinds, ids, moves,
-    classes, config_row, config_map, flags, spread_node, spread_state, spread_stack, escapes, counts,
+    classes, config_row, config_map, flags, spread_node, spread_state, spread_stack, escapes, counts, most,
 ):  # fmt: skip
     """Follow what was entered as far as the entry on top can be followed without the arena.
 
@@ -177,7 +177,7 @@ def _spread_known(
     Args:
         kids: the children of each node are ``kids[node]`` to ``kids[node + 1]``, their bytes ascend; a node's
             tokens are ``tokens[token_start[node] : token_start[node + 1]]``.
-        counts: [entries, ids, escapes].
+        counts: [entries, ids, escapes]. most: no node's children have more tokens (0: look).
     """
     top = counts[0]
     used = counts[1]
@@ -188,10 +188,10 @@ def _spread_known(
         stack = np.int64(spread_stack[top - 1])
         kid = np.int64(kids[node])
         past = np.int64(kids[node + 1])
-        total = np.int64(token_start[past]) - np.int64(token_start[kid])
+        room = most if most > 0 else np.int64(token_start[past]) - np.int64(token_start[kid])
         if (
             state < 0 or top + past - kid > spread_node.size or left + past - kid > escapes.size
-            or used + total > ids.size
+            or used + room > ids.size
         ):  # fmt: skip
             break
         if stack >= 0:
@@ -270,6 +270,7 @@ def spread(arena, is_suffix):
     ``is_suffix``: nodes are those of the tries of rests, else of the vocabulary's (by ``level_place``).
     """
     counts = arena.spread_counts
+    most = np.int64(0 if is_suffix else arena.trie_tokens.size)
     while arena.spread_count > 0:
         counts[0] = arena.spread_count
         counts[1] = arena.id_count
@@ -284,7 +285,7 @@ def spread(arena, is_suffix):
             kids, kid_byte, token_start, tokens, arena.edge_offsets, arena.edge_low, arena.edge_high,
             arena.edge_target, arena.state_kind, arena.ids, arena.next, arena.map_class, arena.config_row,
             arena.config_map, arena.config_flags, arena.spread_node, arena.spread_state, arena.spread_stack,
-            arena.escapes, counts,
+            arena.escapes, counts, most,
         )  # fmt: skip
         top = counts[0]
         arena.spread_count = top
@@ -306,7 +307,8 @@ def spread(arena, is_suffix):
         arena.spread_state = with_room(arena.spread_state, top + past - kid)
         arena.spread_stack = with_room(arena.spread_stack, top + past - kid)
         arena.escapes = with_room(arena.escapes, arena.escape_count + past - kid)
-        arena.ids = with_room(arena.ids, arena.id_count + np.int64(token_start[past] - token_start[kid]))
+        room = most if most > 0 else np.int64(token_start[past] - token_start[kid])
+        arena.ids = with_room(arena.ids, arena.id_count + room)
         if stack == WHOLE:
             if arena.config_row[state] < 0:
                 if are_apart(arena, state):

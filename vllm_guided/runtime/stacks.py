@@ -64,9 +64,24 @@ def sort_keys(keys, count):
         gap = 0 if gap == 1 else max(1, (4 * gap) // 9)
 
 
+@jit(types.uint64(types.int64))
+def nearby(key):
+    """A hash of a pair ``one << 32 | other`` that keeps pairs of near numbers in one line of memory.
+
+    What is looked up together are mostly states that were numbered together, on stacks that were, too. A
+    table's line of 64 bytes has 16 slots of 4 bytes, so the low bits of both stay side by side.
+    """
+    one = key >> 32
+    other = key & 0xFFFFFFFF
+    code = mixed(one >> 2, other >> 2) << np.uint64(4)
+    return code | np.uint64((one & 3) << 2 | (other & 3))
+
+
 @jit(types.uint64(_keys, _int, _int))
 def hashed(keys, count, flags):
     """A hash of ``keys[:count]`` and ``flags``."""
+    if count == 1 and flags == 0:
+        return nearby(keys[0])
     code = mixed(flags, count)
     for k in range(count):
         code = mixed(np.int64(code >> np.uint64(1)), keys[k])
@@ -94,18 +109,21 @@ def intern_stack(arena, keys, count, flags):
         if flags == ESCAPE:
             return np.int64(UNKNOWN)
     table = arena.stack_table
-    offsets = arena.stack_offsets
-    states = arena.stack_state
-    belows = arena.stack_below
     size = np.int64(table.size - 1)
     code = np.int64(hashed(keys, count, flags) & np.uint64(0x7FFFFFFF))
     slot = code & size
-    codes = arena.stack_code
+    checks = arena.stack_check
+    check = code | flags << 31 | count << 39
+    first = keys[0] if count > 0 else np.int64(-1)
     while table[slot] >= 0:
         found = np.int64(table[slot])
-        low = np.int64(offsets[found])
-        if codes[found] == code and offsets[found + 1] - low == count and arena.stack_flags[found] == flags:
-            k = 0
+        if checks[2 * found] == check and checks[2 * found + 1] == first:
+            if count <= 1:
+                return found
+            low = np.int64(arena.stack_offsets[found])
+            states = arena.stack_state
+            belows = arena.stack_below
+            k = 1
             while k < count and np.int64(states[low + k]) << 32 | np.int64(belows[low + k]) == keys[k]:
                 k += 1
             if k == count:
@@ -134,15 +152,18 @@ def intern_stack(arena, keys, count, flags):
     arena.stack_plain[made] = -1
     arena.stack_after = with_room(arena.stack_after, made + 1)
     arena.stack_after[made] = -1
-    arena.stack_code = with_room(arena.stack_code, made + 1)
-    arena.stack_code[made] = code
+    arena.stack_run = with_room(arena.stack_run, made + 1)
+    arena.stack_run[made] = -1
+    arena.stack_check = with_room(arena.stack_check, 2 * made + 2)
+    arena.stack_check[2 * made] = check
+    arena.stack_check[2 * made + 1] = first
     arena.stack_offsets[made + 1] = used + count
     arena.stack_flags[made] = flags
     arena.stack_size = used + count
     arena.stack_count = made + 1
     table[slot] = made
     if 2 * (made + 1) > table.size:
-        arena.stack_table = rehashed(table, arena.stack_code, 2, made + 1)
+        arena.stack_table = rehashed(table, arena.stack_check, 2, 2, made + 1)
     return made
 
 

@@ -1,4 +1,4 @@
-"""Walks of the token trie from a configuration: all of it, or what differs from another.
+"""Walks of the token trie from a configuration (what differs from another: ``differences.py``).
 
 In: a configuration over the unknown stack. Out: the tokens it allows whatever the stack, as bits of
 ``scratch_row`` and as lists of what a walk changed there, and the nodes behind which the frame may be left.
@@ -15,10 +15,10 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import DEAD, ESCAPE, arena_type
+from vllm_guided.runtime.arena import DEAD, ESCAPE, LOOPS, arena_type
 from vllm_guided.runtime.configurations import expand, step
+from vllm_guided.runtime.differences import find_loop
 from vllm_guided.runtime.memory import with_room
-from vllm_guided.runtime.twins import find_twin
 
 _int = types.int64
 _ints = types.int32[::1]
@@ -26,6 +26,7 @@ _bytes = types.uint8[::1]
 _bool = types.boolean
 _counts = types.int64[::1]
 _word = types.uint64
+_words = types.uint64[::1]
 
 #: Up to this many tokens are kept as a list of ids, more as a row of bits.
 SPARSE_LIMIT = 1024
@@ -35,12 +36,12 @@ SHARE = 16
 
 @jit(_int(
     _int, _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _ints, _bytes, _bytes, _ints, _ints, _ints,
-    _counts, _counts, _ints, _counts, types.uint64[::1], _bytes, _bytes, _bytes, _word, _word, _int,
+    _counts, _counts, _ints, _counts, _words, _bytes, _bytes, _bytes, _word, _word, _int, _ints, _words,
 ))  # fmt: skip
 def _walk_known(
     node, trie_byte, trie_depth, trie_next, token_start, tokens, row, ids, moves, classes, flags, config_row,
     config_map, path, row_at, map_at, escapes, counts, below, height, in_loop, stays, interest_low,
-    interest_high, reach,
+    interest_high, reach, loops, loop_bytes,
 ):  # fmt: skip
     """Walk the trie from ``node`` on through known transitions; the node where one is missing, or the end.
 
@@ -55,6 +56,8 @@ def _walk_known(
         in_loop: the bytes of the loop; ``stays[depth]`` whether the path kept to them. Subtrees below such a
             path without a byte of ``interest_*`` and no deeper than ``reach`` are passed over: their bits are
             in ``row``.
+        loops, loop_bytes: configurations met, and the ASCII bytes that lead from each back to it (as in
+            ``below``): where nothing else follows, all tokens are allowed, and no node is looked at.
     """
     past = trie_byte.size
     allowed = counts[0]
@@ -77,12 +80,32 @@ def _walk_known(
                 break
             node = np.int64(after)
             continue
+        following = np.int64(config_row[target])
+        if (
+            after > node + 1 and not inside and flags[target] & ESCAPE == 0 and following >= 0
+            and moves[following + classes[256 * np.int64(config_map[target]) + trie_byte[node + 1]]] == target
+        ):  # fmt: skip
+            slot = np.int64(target) & (LOOPS - 1)
+            if loops[slot] != target:
+                find_loop(target, slot, moves, classes, config_row, config_map, loops, loop_bytes)
+            if (
+                (below[2 * node] & ~loop_bytes[2 * slot]) | (below[2 * node + 1] & ~loop_bytes[2 * slot + 1])
+            ) == 0:
+                for k in range(token_start[node], token_start[after]):
+                    token = tokens[k]
+                    bit = np.int32(1) << np.int32(token & 31)
+                    if row[token >> 5] & bit == 0:
+                        row[token >> 5] |= bit
+                        if allowed < SPARSE_LIMIT:
+                            ids[place + allowed] = token
+                        allowed += 1
+                node = np.int64(after)
+                continue
         if after > node + 1:
             if target == path[depth - 1]:
                 row_at[depth] = row_at[depth - 1]
                 map_at[depth] = map_at[depth - 1]
             else:
-                following = config_row[target]
                 if following < 0:
                     break
                 row_at[depth] = following
@@ -138,11 +161,14 @@ def walk(arena, config, in_loop, interest_low, interest_high, reach):
     node = np.int64(1)
     past = arena.trie_byte.size
     while True:
+        # More is known of them than before.
+        arena.loop_config[:] = -1
         node = _walk_known(
             node, arena.trie_byte, arena.trie_depth, arena.trie_next, arena.trie_token_start,
             arena.trie_tokens, arena.scratch_row, arena.ids, arena.next, arena.map_class,
             arena.config_flags, arena.config_row, arena.config_map, path, row_at, map_at, escapes, counts,
             arena.trie_below, arena.trie_height, in_loop, stays, interest_low, interest_high, reach,
+            arena.loop_config, arena.loop_bytes,
         )  # fmt: skip
         if node >= past:
             return counts[0], escapes, counts[1]
@@ -200,147 +226,3 @@ def dominant(arena, config):
         if targets[kind] == targets[best]:
             total += weight[kind]
     return targets[best] if SHARE * total >= arena.trie_tokens.size and total > 0 else DEAD
-
-
-@jit(_int(
-    _int, _bytes, _ints, _ints, _ints, _ints, _bytes, _ints, _int, _ints, _bytes, _bytes, _ints, _ints, _ints,
-    _ints, _ints, _ints, _ints, _ints, _ints, _ints, _counts,
-    _int,
-))  # fmt: skip
-def _differ_known(
-    node, trie_byte, trie_depth, trie_next, token_start, tokens, height, row, place, moves, classes, flags,
-    config_row, config_map, twin, slack, path, other, more, less, escapes, drops, counts, past,
-):  # fmt: skip
-    """Walk two configurations side by side through known transitions; where one is missing, or ``past``.
-
-    Args:
-        path, other: at each depth, the configuration and the one that the row at ``place`` has the tokens of.
-        more, less: lists of tokens to take out of the row, and of those to add then. escapes: as in ``walk``.
-        drops: nodes behind which nothing of the other's escapes holds.
-        counts: entries of [more, less, escapes, drops].
-    """
-    while node < past:
-        up = trie_depth[node] - 1
-        byte = trie_byte[node]
-        after = np.int64(trie_next[node])
-        origin = path[up]
-        following = np.int64(config_row[origin])
-        if following < 0:
-            break
-        target = moves[following + classes[256 * np.int64(config_map[origin]) + byte]]
-        if target < 0:
-            break
-        beside = np.int32(DEAD)
-        origin = other[up]
-        if origin != DEAD:
-            following = np.int64(config_row[origin])
-            if following < 0:
-                break
-            beside = moves[following + classes[256 * np.int64(config_map[origin]) + byte]]
-            if beside < 0:
-                break
-        if target == beside:
-            node = after
-            continue
-        if target != DEAD and beside != DEAD:
-            if twin[target] < 0:
-                break
-            if twin[target] == beside and slack[target] >= height[node]:
-                node = after
-                continue
-        first = token_start[node]
-        own = token_start[node + 1]
-        end = token_start[after]
-        if (
-            counts[0] + own - first > more.size or counts[1] + end - first > less.size
-            or counts[2] >= escapes.size or counts[3] >= drops.size
-        ):  # fmt: skip
-            break
-        has_children = after > node + 1
-        if beside != DEAD and (target == DEAD or (has_children and flags[beside] & ESCAPE != 0)):
-            for k in range(first if target == DEAD else own, end):
-                token = tokens[k]
-                if row[place + (token >> 5)] & (np.int32(1) << np.int32(token & 31)):
-                    less[counts[1]] = token
-                    counts[1] += 1
-            drops[counts[3]] = node
-            counts[3] += 1
-            if target == DEAD:
-                node = after
-                continue
-            beside = np.int32(DEAD)
-        elif beside == DEAD:
-            # Where both live, the row has the tokens.
-            for k in range(first, own):
-                more[counts[0]] = tokens[k]
-                counts[0] += 1
-        path[up + 1] = target
-        other[up + 1] = beside
-        if has_children and flags[target] & ESCAPE:
-            escapes[counts[2]] = node
-            counts[2] += 1
-        node += 1
-    return node
-
-
-@jit(types.void(arena_type, _int, _ints, _ints))
-def _know_both(arena, node, path, other):
-    """Find the moves of both configurations to a node of the trie, and the twin of the first one's."""
-    up = arena.trie_depth[node] - 1
-    byte = np.int64(arena.trie_byte[node])
-    target = step(arena, np.int64(path[up]), byte)
-    if target != DEAD:
-        if arena.config_row[target] < 0:
-            expand(arena, target)
-        if arena.config_twin[target] < 0:
-            find_twin(arena, target)
-    if other[up] != DEAD:
-        beside = step(arena, np.int64(other[up]), byte)
-        if beside != DEAD and arena.config_row[beside] < 0:
-            expand(arena, beside)
-
-
-@jit(types.Tuple((_counts, _ints, _ints, _ints, _ints))(arena_type, _int, _int, _int), apart=True)
-def walk_differences(arena, config, reference, row):
-    """Walk only where ``config`` does otherwise than ``reference``, whose tokens are those of row ``row``.
-
-    Returns:
-        how many of each, then the tokens to take out of the row (second) and those to add then (first), the
-        nodes behind which the frame may be left, the nodes behind which the reference's escapes do not hold.
-    """
-    more = np.empty(64, np.int32)
-    less = np.empty(64, np.int32)
-    escapes = np.empty(64, np.int32)
-    drops = np.empty(64, np.int32)
-    counts = np.zeros(4, np.int64)
-    path = arena.path
-    other = np.zeros(path.size, np.int32)
-    path[0] = config
-    other[0] = reference
-    targets = np.empty(256, np.int32)
-    besides = np.empty(256, np.int32)
-    targets_of(arena, config, targets)
-    targets_of(arena, reference, besides)
-    for kid in range(arena.level_kids[0], arena.level_kids[1]):
-        byte = arena.level_byte[kid]
-        if targets[byte] != besides[byte]:
-            node = np.int64(arena.level_node[kid])
-            past = np.int64(arena.trie_next[node])
-            while True:
-                node = _differ_known(
-                    node, arena.trie_byte, arena.trie_depth, arena.trie_next, arena.trie_token_start,
-                    arena.trie_tokens, arena.trie_height, arena.rows, row * arena.words, arena.next,
-                    arena.map_class, arena.config_flags, arena.config_row, arena.config_map,
-                    arena.config_twin, arena.config_slack, path, other, more, less, escapes, drops, counts,
-                    past,
-                )  # fmt: skip
-                if node >= past:
-                    break
-                _know_both(arena, node, path, other)
-                after = np.int64(arena.trie_next[node])
-                many = np.int64(arena.trie_token_start[after] - arena.trie_token_start[node])
-                more = with_room(more, counts[0] + many)
-                less = with_room(less, counts[1] + many)
-                escapes = with_room(escapes, counts[2] + 1)
-                drops = with_room(drops, counts[3] + 1)
-    return counts, more, less, escapes, drops

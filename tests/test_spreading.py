@@ -25,6 +25,7 @@ from strategies import vocabularies as some_vocabularies
 from test_engine_properties import mask_of, next_token
 
 import vllm_guided as vg
+from vllm_guided.grammar import ir
 from vllm_guided.runtime import loops, runs, slices, spreading, walks
 from vllm_guided.runtime.arena import arena_at
 from vllm_guided.runtime.memory import clear
@@ -172,6 +173,11 @@ CASES: dict[str, tuple[Any, Any]] = {
         {"type": "array", "items": item() | {"additionalProperties": False}},
         [{"é b": LONG, "id": 1}, {"id": 2}, {}, {"id": 3, "é b": ""}],
     ),
+    "the dot": ({"type": "string", "pattern": "^[^/](.+)[^/]$"}, "an anchor/é日, with\u2028"),
+    "names of a class": (
+        {"type": "object", "patternProperties": {"^[a-z0-9._-]+$": {"type": "integer"}}},
+        {"default": 1, "é": 2, "a.b": 3},
+    ),
     "numbers": ({"additionalProperties": {"type": "number"}, "type": "object"}, {"a": 1.5, "b": -2e7}),
 }
 
@@ -202,6 +208,24 @@ def test_a_real_vocabulary(name: str, real: Any) -> None:
     assert counts[2] < 0, counts
     if isinstance(value, list):
         assert counts[0] > 0 and counts[1] > 0, counts
+
+
+def test_what_is_found_often_is_kept_once() -> None:
+    """In how many ways a token is read must not show in what is kept: that grew to gigabytes."""
+    body = ir.Sequence(
+        (ir.Literal(b"a"), ir.Repeat(ir.Ref("start"), 0, 3), ir.CharSet(((0, 0xD7FF), (0xE000, 0x10FFFF))))
+    )
+    grammar = ir.Grammar({"start": ir.Rule(body)}, "start")
+    tokens = [b"a" * 7, b"b" * 7, b"a" * 23, b"b" * 23]
+    compiler = vg.GrammarCompiler(vg.Vocabulary([*tokens, None], stop_token_ids=[len(tokens)]))
+    matcher = compiler.compile_grammar_ir(grammar).matcher()
+    bitmask = vg.allocate_token_bitmask(1, len(tokens) + 1)
+    for token in (2, 2, 2, 3):
+        matcher.fill_bitmask(bitmask, 0)
+        for other in range(len(tokens) + 1):
+            assert bool(bitmask[0, 0] >> other & 1) == bool(matcher.validate_tokens([other]))
+        assert matcher.accept_tokens([token])
+    assert compiler.statistics()["bytes"] < 1 << 28
 
 
 @given(st.data())

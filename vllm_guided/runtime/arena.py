@@ -357,6 +357,7 @@ def new_arena(
     arena.seen_place = np.empty(1024, np.int32)
     arena.seen_mark = np.zeros(1024, np.int32)
     arena.scratch_row = np.zeros(words, np.int32)
+    arena.node_row = np.zeros(words, np.int32)
     arena.path = np.zeros(longest_token + 3, np.int32)
     arena.path_byte = np.zeros(longest_token + 3, np.uint8)
     # The first configurations and sets of stacks have fixed numbers.

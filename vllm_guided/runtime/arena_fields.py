@@ -83,7 +83,7 @@ ARRAY_FIELDS: dict[str, types.Type] = {
     "ids": _ints, "rows": _ints,
     "work_state": _ints, "work_stack": _ints, "work_key": types.int64[::1], "work_pending": _bytes,
     "work_queue": _ints, "seen_state": _ints, "seen_place": _ints, "seen_mark": _ints,
-    "scratch_row": _ints, "path": _ints, "path_byte": _bytes,
+    "scratch_row": _ints, "node_row": _ints, "path": _ints, "path_byte": _bytes,
 }  # fmt: skip
 
 COUNT_FIELDS = (

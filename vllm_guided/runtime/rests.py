@@ -175,15 +175,20 @@ def _gather_suffixes(
 
 
 @jit(_int(
-    _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _bytes, _ints, _ints, _ints, _int, _int,
+    _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _bytes, _ints, _ints, _ints, _int, _int, _ints,
 ))  # fmt: skip
 def _flatten(
     byte_of, child, sibling, first_id, of_root, list_token, list_next, suffix_byte, suffix_kids, suffix_ids,
-    ids, start, used,
+    ids, start, used, row,
 ):  # fmt: skip
     """Lay the linked trie out level by level, its root at ``start``, its tokens in ``ids[used:]``.
 
-    Children stand side by side, by their bytes; one more entry ends the last node. Returns the new used.
+    Children stand side by side, by their bytes; one more entry ends the last node. A token that a node has
+    several times, as rests of rests in ambiguous grammars may give it, is written once: else it would be ever
+    more times in rests of these. Returns the new used.
+
+    Args:
+        row: an empty row of bits, which it is again afterwards.
     """
     queue = np.empty(child.size + 1, np.int32)
     queue[0] = 0
@@ -201,10 +206,17 @@ def _flatten(
         suffix_byte[out] = byte_of[node]
         suffix_ids[out] = used
         k = first_id[node]
+        first = used
         while k >= 0:
-            ids[used] = list_token[k]
-            used += 1
+            token = list_token[k]
+            bit = np.int32(1) << np.int32(token & 31)
+            if row[token >> 5] & bit == 0:
+                row[token >> 5] |= bit
+                ids[used] = token
+                used += 1
             k = list_next[k]
+        for j in range(first, used):
+            row[ids[j] >> 5] = 0
         suffix_kids[out] = start + count
         first = count
         below = child[node]
@@ -342,7 +354,7 @@ def make_rests(arena, escapes, escape_count, row, place, suffixes):
     arena.ids = with_room(arena.ids, arena.id_count + counts[1])
     arena.id_count = _flatten(
         byte_of, child, sibling, first_id, of_root, list_token, list_next, arena.suffix_byte,
-        arena.suffix_kids, arena.suffix_ids, arena.ids, start, arena.id_count,
+        arena.suffix_kids, arena.suffix_ids, arena.ids, start, arena.id_count, arena.node_row,
     )  # fmt: skip
     arena.suffix_count = past
     number = arena.rests_count

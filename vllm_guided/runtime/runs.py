@@ -167,6 +167,24 @@ def _remember_run(arena, rests, stack, ids):
     arena.run_rest_count += 1
 
 
+@jit(_int(arena_type, _int, _int), apart=True)
+def _once(arena, first, past):
+    """Keep each of ``ids[first:past]`` once; the new end. (Ambiguous grammars find tokens many times.)"""
+    ids = arena.ids
+    row = arena.node_row
+    used = first
+    for k in range(first, past):
+        token = ids[k]
+        bit = np.int32(1) << np.int32(token & 31)
+        if row[token >> 5] & bit == 0:
+            row[token >> 5] |= bit
+            ids[used] = token
+            used += 1
+    for k in range(first, used):
+        row[ids[k] >> 5] = 0
+    return used
+
+
 @jit(types.UniTuple(_int, 2)(arena_type, _int, _int), apart=True)
 def run_rests(arena, rests, stack):
     """The tokens of ``rests`` whose rest ``stack`` allows: where they begin in ``ids``, and how many.
@@ -211,6 +229,8 @@ def run_rests(arena, rests, stack):
             count = arena.run_work[k] & 0xFFFFFFFF
             copy_into(arena.ids, used, arena.ids, arena.run_work[k] >> 32, count)
             used += count
+        if total > arena.trie_tokens.size:
+            used = _once(arena, first, used)
         arena.id_count = used
         arena.run_top = base
     elif config != DEAD:

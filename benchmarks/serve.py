@@ -69,9 +69,9 @@ async def measure(port: int, given: Any, schemas: tuple[list[str], list[str]]) -
             print(".", end="", file=sys.stderr, flush=True)
     first = await first_tokens(load, 20 if given.quick else 150)
     came: dict[str, list[Any]] = {kind: [] for kind in ARRIVALS}
-    for turn in range(rounds):
+    for turn in range(rounds + 1):
         for kind in ARRIVALS if turn % 2 == 0 else ARRIVALS[::-1]:
-            came[kind].append(await arrivals(load, kind, given.bystanders, 5 if given.quick else 12))
+            came[kind].append(await arrivals(load, kind, given.bystanders, 5 if given.quick else 9))
     load.client.close()
     print(file=sys.stderr)
     return {"waves": waves, "first": first, "arrivals": came, "schemas": len(load.schemas)}

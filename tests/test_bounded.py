@@ -12,8 +12,11 @@ import pytest
 import vllm_guided as vg
 from vllm_guided import compiler as compilers
 from vllm_guided import constraints
+from vllm_guided.automaton.automaton import Automaton
 from vllm_guided.automaton.fragments import FRAGMENTS
+from vllm_guided.automaton_cache import AutomatonCache
 from vllm_guided.bounded import Meter, bounded_cache, rough_size, size_made
+from vllm_guided.errors import ConstraintTooComplex
 from vllm_guided.frontends.json_schema import number_text, numbers
 from vllm_guided.frontends.json_schema.leaves import Leaves
 from vllm_guided.grammar import ir
@@ -168,3 +171,31 @@ def test_a_process_holds_no_more_compiled_constraints_than_it_is_told() -> None:
         assert constraints.cached_bytes() < held
     finally:
         constraints.limit_cached_bytes(before)
+
+
+def test_refusals_of_the_moment_are_not_kept() -> None:
+    cache = AutomatonCache(1 << 20)
+    calls: list[str] = []
+
+    def refuse(passing: bool) -> Automaton:
+        calls.append("")
+        error = ConstraintTooComplex("no time")
+        error.passing = passing
+        raise error
+
+    def fault() -> Automaton:
+        raise RuntimeError("a fault")
+
+    for _ in range(2):
+        with pytest.raises(ConstraintTooComplex):
+            cache.get(b"a", lambda: refuse(True))
+    assert len(calls) == 2 and cache.at_hand(b"a") is None
+    for _ in range(2):
+        with pytest.raises(ConstraintTooComplex):
+            cache.get(b"a", lambda: refuse(False))
+    assert len(calls) == 3 and isinstance(cache.at_hand(b"a"), ConstraintTooComplex)
+    with pytest.raises(RuntimeError):
+        cache.get(b"b", fault)
+    assert not cache.under_way
+    made = cache.get(b"b", lambda: constraints.compile_constraint("regex", "ab"))
+    assert cache.at_hand(b"b") is made

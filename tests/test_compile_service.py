@@ -28,7 +28,7 @@ import random_schemas
 
 from vllm_guided import cachedir, constraints, handoff, packing, store
 from vllm_guided.automaton.automaton import Automaton
-from vllm_guided.compile_service import processes
+from vllm_guided.compile_service import client, processes
 from vllm_guided.compile_service.blocking import BlockingCompileService
 from vllm_guided.compile_service.client import CompileService, Overloaded, Unavailable
 from vllm_guided.compile_service.find import spec_of
@@ -374,6 +374,48 @@ def test_too_much_memory_is_a_refusal_and_the_next_compiles(running: Running) ->
     outcome = running.compile(SLOW)
     assert isinstance(outcome.error, ConstraintTooComplex) and "memory" in outcome.error.message
     assert running.compile(Job("regex", "a", ())).error is None
+
+
+def test_short_texts_go_first_and_long_ones_leave_a_worker(loop: asyncio.AbstractEventLoop) -> None:
+    service = CompileService(Settings(workers=2))
+    service._loop = loop
+    now = loop.time()
+
+    def flight(text: str, asked: float = now) -> client._Flight:
+        return client._Flight(Job("regex", text, ()), b"", loop.create_future(), asked)
+
+    long, longer = flight("a" * (client.LONG_TEXT + 1)), flight("a" * (client.LONG_TEXT + 2))
+    middle, short = flight("a" * 100), flight("a")
+    service._quick.extend([longer, long, middle, short])
+    assert service._next_quick(with_long=False) is short
+    assert service._next_quick(with_long=True) is middle
+    assert service._next_quick(with_long=False) is None
+    assert service._next_quick(with_long=True) is long
+    late = flight("a" * (client.LONG_TEXT + 9), now - client.PATIENCE_SECONDS - 1)
+    service._quick.extend([short])
+    service._quick.appendleft(late)
+    assert service._next_quick(with_long=True) is late
+    assert service._next_quick(with_long=False) is short
+    assert list(service._quick) == [longer]
+
+
+def test_many_long_ones_hold_up_no_short_one(running: Running) -> None:
+    """By order, not by time: while long ones are queued, short ones are through before most of them."""
+    words = json.dumps([f"word {number * 7919}" for number in range(6_000)])
+    long = [Job("choice", words.replace("word", f"w{n}"), ()) for n in range(12)]
+    assert len(long[0].text) > client.LONG_TEXT
+
+    async def go() -> None:
+        assert (await running.service.compile(Job("regex", "ready", ()))).error is None
+        tasks = [asyncio.ensure_future(running.service.compile(job)) for job in long]
+        await asyncio.sleep(0)
+        for number in range(6):
+            assert (await running.service.compile(Job("regex", f"a{number}", ()))).error is None
+        left = sum(not task.done() for task in tasks)
+        assert all(outcome.error is None for outcome in await asyncio.gather(*tasks))
+        assert left >= 4
+
+    running.run(go())
 
 
 @pytest.mark.parametrize("running", [Settings(workers=1, slow_workers=1, slice_seconds=0.1)], indirect=True)

@@ -305,6 +305,20 @@ def test_tool_calls(client: Client, tool_choice: Any, options: dict[str, Any], n
         assert judge(call["function"]["arguments"]) is None, call
 
 
+def test_a_constraint_beside_a_forced_call_is_refused(client: Client) -> None:
+    forced = {"tools": TOOLS, "tool_choice": "required"}
+    for constraint in ({"guided_regex": "a"}, {"structured_outputs": {"regex": "a"}}):
+        reply = client.ask({**forced, **constraint})
+        assert reply.status == 400 and "tool_choice forces a call" in reply.message, reply
+
+
+def test_half_a_surrogate_pair_in_a_schema(client: Client) -> None:
+    for field in ("structured_outputs", "guided_json"):
+        schema = {"enum": ["\ud800", "\ud801"]}
+        reply = client.ask({field: {"json": schema} if field == "structured_outputs" else schema})
+        assert reply.status == 200 and json.loads(reply.texts[0]) in schema["enum"], reply
+
+
 @pytest.mark.parametrize(
     "extra",
     [{"min_tokens": 40}, {"ignore_eos": True, "max_tokens": 60}, {"stop_token_ids": [7]}, {"temperature": 0}],

@@ -55,7 +55,7 @@ def test_older_fields(fields: dict[str, Any], arguments: dict[str, Any] | None) 
         ({"guided_json": [1]}, "not list"),
         ({"guided_regex": {}}, "guided_regex: it must be a string, not dict"),
         ({"guided_choice": "ab"}, "guided_choice: it must be a list of strings, not str"),
-        ({"guided_choice": [1]}, "guided_choice: it must be a list of strings"),
+        ({"guided_choice": ["a", 1]}, "guided_choice: item 1 must be a string, not int"),
         ({"guided_grammar": []}, "guided_grammar: it must be a string"),
         ({"guided_whitespace_pattern": " "}, "it needs guided_json"),
         ({"guided_regex": "a", "guided_whitespace_pattern": " "}, "it goes with guided_json"),
@@ -70,10 +70,17 @@ def test_older_fields_that_are_wrong(fields: dict[str, Any], message: str) -> No
         to_structured_outputs(fields)
 
 
+@pytest.mark.parametrize("name", ["guided_jsn", "guided_json_object", "guided_structural_tag"])
+def test_fields_that_do_not_exist_are_not_left_out_in_silence(name: str) -> None:
+    with pytest.raises(GuidedFieldError, match=f"{name}: there is no such field; there are guided_json, "):
+        take_fields({name: {}, "other": 1})
+    assert take_fields({name: None, "guided_json": "{}"}) == {"guided_json": "{}"}
+
+
 def test_taking_fields_removes_them() -> None:
-    source = {"guided_json": None, "guided_regex": "a", "kept": 1, "guided_other": 2}
+    source = {"guided_json": None, "guided_regex": "a", "kept": 1, "other": 2}
     assert take_fields(source) == {"guided_regex": "a"}
-    assert source == {"kept": 1, "guided_other": 2}
+    assert source == {"kept": 1, "other": 2}
     assert take_fields(None) == {}
 
 

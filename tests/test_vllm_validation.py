@@ -9,7 +9,7 @@ import pytest
 import stub_engine
 
 from vllm_guided.errors import InvalidConstraint
-from vllm_guided.vllm import compiled, engine, selection
+from vllm_guided.vllm import compiled, engine, selection, validation
 
 pytest.importorskip("vllm.sampling_params")
 from vllm.exceptions import VLLMValidationError
@@ -157,6 +157,46 @@ def test_constraints_beside_tools_are_judged_by_us(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(compiled, "verdicts", compiled.Verdicts(1 << 20))
     compiled.verdicts.put(key, InvalidConstraint("no"))
     assert not abstract_parser._xgrammar_supports(bad)
+
+
+@pytest.mark.parametrize("choice", ["required", SimpleNamespace(function="f")])
+def test_constraints_beside_forced_calls_are_refused(monkeypatch: pytest.MonkeyPatch, choice: Any) -> None:
+    """vLLM would leave them out; no constraint, and calls that are not forced, are let through."""
+
+    class Parser:
+        def _apply_structural_tag(self, request: Any) -> Any:
+            return "applied"
+
+    validation.refuse_beside_forced_calls(SimpleNamespace(Parser=Parser, other=3))  # type: ignore[arg-type]
+    monkeypatch.setattr(selection, "_active", True)
+
+    def request(constraint: Any, tool_choice: Any = choice, tools: Any = ("f",)) -> Any:
+        return SimpleNamespace(
+            tools=tools,
+            tool_choice=tool_choice,
+            structured_outputs=constraint,
+            extract_structured_outputs=str,
+        )
+
+    constraint = StructuredOutputsParams(regex="a")
+    with pytest.raises(VLLMValidationError, match="tool_choice forces a call"):
+        Parser()._apply_structural_tag(request(constraint))
+    for fine in (request(None), request(constraint, "auto"), request(constraint, "none"),
+                 request(constraint, None), request(constraint, choice, None)):  # fmt: skip
+        assert Parser()._apply_structural_tag(fine) == "applied"
+    monkeypatch.setattr(selection, "_active", False)
+    assert Parser()._apply_structural_tag(request(constraint)) == "applied"
+
+
+def test_a_schema_goes_to_the_engine_as_ascii_text() -> None:
+    """vLLM's messages cannot hold half a surrogate pair."""
+    import msgspec
+
+    params = with_constraint(json={"const": "\ud800", "title": "é"})
+    validate(params)
+    assert params.structured_outputs.json == '{"const": "\\ud800", "title": "\\u00e9"}'
+    assert msgspec.msgpack.encode(params.structured_outputs.json)
+    validate(params)
 
 
 class NamedTokens:

@@ -24,6 +24,10 @@ class AutomatonCache:
         self.under_way: dict[bytes, threading.Lock] = {}
 
     def get(self, key: bytes, make: Callable[[], Automaton]) -> Automaton:
+        """What is there under ``key``, made if need be; a refusal is raised each time.
+
+        A refusal that is due to this moment (``error.passing``) is not kept.
+        """
         entry = self._look_up(key)
         if entry is None:
             with self.lock:
@@ -31,13 +35,24 @@ class AutomatonCache:
             with gate:
                 entry = self._look_up(key)
                 if entry is None:
-                    try:
-                        entry = make()
-                    except GrammarError as error:
-                        entry = error.with_traceback(None)
-                    self._keep(key, entry)
+                    entry = self._make(key, make)
         if isinstance(entry, GrammarError):
             raise type(entry)(entry.message, where=entry.where)
+        return entry
+
+    def _make(self, key: bytes, make: Callable[[], Automaton]) -> Automaton | GrammarError:
+        entry: Automaton | GrammarError | None = None
+        try:
+            entry = make()
+        except GrammarError as error:
+            if error.passing:
+                raise
+            entry = error.with_traceback(None)
+        finally:
+            with self.lock:
+                self.under_way.pop(key, None)
+                if entry is not None:
+                    self._enter(key, entry)
         return entry
 
     def at_hand(self, key: bytes) -> Automaton | GrammarError | None:
@@ -67,11 +82,6 @@ class AutomatonCache:
             if entry is not None:
                 self.entries.move_to_end(key)
             return entry
-
-    def _keep(self, key: bytes, entry: Automaton | GrammarError) -> None:
-        with self.lock:
-            self.under_way.pop(key, None)
-            self._enter(key, entry)
 
     def _enter(self, key: bytes, entry: Automaton | GrammarError) -> None:
         before = self.entries.pop(key, None)

@@ -17,6 +17,9 @@ class GrammarError(ValueError):
             ``line 3, column 7``, or a position in a pattern. Empty where the whole input is meant.
     """
 
+    passing = False
+    """Whether it is due to this moment's time or memory, and may be another answer the next time."""
+
     def __init__(self, message: str, *, where: str = "") -> None:
         self.message = message
         self.where = where

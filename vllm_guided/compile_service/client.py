@@ -4,10 +4,11 @@
     outcome = await service.compile(job)
 
 Jobs run in two lanes, so that a hostile constraint delays nobody else's. Every job begins in the quick lane,
-on one of a few workers, for a slice of processor time, the later part of it at the lowest priority. One that
-is not done by then moves to the slow lane with its worker, and the quick lane gets a new one (a fork,
-milliseconds). Where the slow lane is full, the job is given up for now and begins anew when there is room.
-(Multi-level feedback queues: Corbató and others, 1962.) Both queues are bounded; what comes then is refused.
+short texts first, on one of a few workers, for a slice of processor time, the later part of it at the lowest
+priority. One that is not done by then moves to the slow lane with its worker, and the quick lane gets a new
+one (a fork, milliseconds). Where the slow lane is full, the job is given up for now and begins anew when
+there is room. (Multi-level feedback queues: Corbató and others, 1962.) Both queues are bounded; what comes
+then is refused.
 
 Equal jobs under way are one. When the last one who waits for it is cancelled, the job leaves its queue, or
 its worker is killed. What ends a worker (its processor time, memory, a crash) ends that job alone.
@@ -28,6 +29,11 @@ from vllm_guided.compile_service.protocol import Job, Outcome, dump_job
 from vllm_guided.compile_service.settings import Settings
 from vllm_guided.errors import ConstraintTooComplex
 
+LONG_TEXT = 64 << 10
+"""Characters; of real schemas one in some thousands has more."""
+PATIENCE_SECONDS = 0.5
+"""How long a job may wait behind shorter ones that came later."""
+
 
 class Overloaded(Exception):
     """More constraints wait to be compiled than is reasonable; the client may try again later."""
@@ -47,6 +53,7 @@ class _Flight:
     job: Job
     key: bytes
     future: asyncio.Future[Outcome]
+    asked: float = 0.0
     waiting: int = 0
     slow: bool = False
     yielded: bool = False
@@ -59,6 +66,11 @@ class _Flight:
     timer: asyncio.TimerHandle | None = None
     gave_up: str = ""
     """Why its worker was told to die: "cancelled", "postponed", "time"."""
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it may take more than a moment, by its text."""
+        return len(self.job.text) > LONG_TEXT
 
 
 @dataclass(eq=False)
@@ -145,7 +157,7 @@ class CompileService:
             self._listen()
             if len(self._quick) >= self.settings.quick_queue:
                 raise Overloaded
-            flight = self._flights[key] = _Flight(job, key, loop.create_future())
+            flight = self._flights[key] = _Flight(job, key, loop.create_future(), loop.time())
             self._quick.append(flight)
             self._pump()
         flight.waiting += 1
@@ -183,9 +195,14 @@ class CompileService:
         quick = len(busy) - slow
         for worker in [worker for worker in self._idle if worker.connection.has_ended()]:
             self._forget(worker)
+        long = sum(flight.is_long and not flight.slow for flight in busy)
         while self._idle and self._quick and quick < settings.workers:
-            self._run(self._idle.pop(), self._quick.popleft())
+            chosen = self._next_quick(with_long=long < max(1, settings.workers - 1))
+            if chosen is None:
+                break
+            self._run(self._idle.pop(), chosen)
             quick += 1
+            long += chosen.is_long
         while self._idle and self._slow and slow < settings.slow_workers:
             self._run(self._idle.pop(), self._slow.popleft())
             slow += 1
@@ -194,6 +211,21 @@ class CompileService:
             for _ in range(wanted - len(self._workers) - self._forking):
                 self._forking += 1
                 self._zygote.fork()
+
+    def _next_quick(self, *, with_long: bool) -> _Flight | None:
+        """Take the next job of the quick lane: the shortest text, unless one has waited for too long.
+
+        Long texts leave one worker to the others, so that many of them hold up none that is short.
+        """
+        assert self._loop is not None
+        waiting = [flight for flight in self._quick if with_long or not flight.is_long]
+        if not waiting:
+            return None
+        chosen = waiting[0]
+        if self._loop.time() - chosen.asked < PATIENCE_SECONDS:
+            chosen = min(waiting, key=lambda flight: len(flight.job.text))
+        self._quick.remove(chosen)
+        return chosen
 
     def _run(self, worker: _Worker, flight: _Flight) -> None:
         assert self._loop is not None and self._zygote is not None

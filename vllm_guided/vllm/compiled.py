@@ -209,6 +209,7 @@ def _automaton_from(service: BlockingCompileService, job: Job) -> Automaton:
     outcome = service.compile(replace(job, wants_content=True))
     _note(job, outcome)
     if outcome.error is not None:
+        outcome.error.passing = outcome.passing
         raise outcome.error
     automaton = unpack(bytearray(outcome.content or b""))
     if automaton is None:

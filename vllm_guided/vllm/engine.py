@@ -101,6 +101,10 @@ def constraint_from(params: Any, config: Any) -> Constraint:
         kind, text = "json_schema", '{"type": "object"}'
     if pattern is not None and params.disable_any_whitespace:
         raise InvalidConstraint("whitespace_pattern and disable_any_whitespace exclude each other.")
+    if pattern is not None and compact:
+        raise InvalidConstraint(
+            "this server's JSON has no blanks (disable_any_whitespace); leave whitespace_pattern out."
+        )
     return Constraint(
         kind,
         text,

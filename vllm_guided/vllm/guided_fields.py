@@ -22,6 +22,7 @@ KINDS = {
 }
 OPTIONS = ("guided_whitespace_pattern", "guided_decoding_backend")
 FIELDS = (*KINDS, *OPTIONS)
+PREFIX = "guided_"
 
 _BACKEND_OPTIONS: dict[str, dict[str, Any]] = {
     "no-fallback": {},
@@ -44,9 +45,16 @@ class GuidedFieldError(ValueError):
 
 
 def take_fields(source: MutableMapping[str, Any] | None) -> dict[str, Any]:
-    """Remove the ``guided_*`` fields from ``source`` and return those that have a value."""
+    """Remove the ``guided_*`` fields from ``source`` and return those that have a value.
+
+    Raises:
+        GuidedFieldError: a field looks like one of them and is none; it would be left out without a word.
+    """
     if not source:
         return {}
+    for name, value in source.items():
+        if name.startswith(PREFIX) and name not in FIELDS and value is not None:
+            raise GuidedFieldError(name, f"there is no such field; there are {', '.join(FIELDS)}.")
     taken = {name: source.pop(name) for name in FIELDS if name in source}
     return {name: value for name, value in taken.items() if value is not None}
 
@@ -86,6 +94,9 @@ def _value(kind: str, value: Any) -> Any:
     if kind == "guided_choice":
         if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
             return list(value)
+        if isinstance(value, (list, tuple)):
+            place, item = next((n, item) for n, item in enumerate(value) if not isinstance(item, str))
+            raise GuidedFieldError(kind, f"item {place} must be a string, not {type(item).__name__}.")
         raise GuidedFieldError(kind, _wrong_type("a list of strings", value))
     if isinstance(value, str):
         return value

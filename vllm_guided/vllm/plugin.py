@@ -26,7 +26,10 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "vllm.entrypoints.llm": ("arguments:accept_llm_argument",),
     "vllm.sampling_params": ("validation:check_constraints",),
     "vllm.entrypoints.generate.base.protocol": ("validation:skip_xgrammar_tag_check",),
-    "vllm.parser.abstract_parser": ("validation:judge_tool_constraints",),
+    "vllm.parser.abstract_parser": (
+        "validation:judge_tool_constraints",
+        "validation:refuse_beside_forced_calls",
+    ),
     "vllm.entrypoints.serve.engine.protocol": ("requests:drop_removed_field_warning",),
     "vllm.entrypoints.openai.chat_completion.protocol": ("requests:accept_guided_chat_fields",),
     "vllm.entrypoints.openai.completion.protocol": ("requests:accept_guided_completion_fields",),

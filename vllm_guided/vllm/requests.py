@@ -74,10 +74,10 @@ def move_guided_fields(request: Any, params_class: Any) -> None:
     """
     from vllm.exceptions import VLLMValidationError
 
-    fields = take_fields(request.model_extra)
-    if not fields:
-        return
     try:
+        fields = take_fields(request.model_extra)
+        if not fields:
+            return
         arguments = to_structured_outputs(fields)
         if arguments is None:
             return

@@ -86,7 +86,11 @@ def _check(params: Any, model_config: Any, config: Any, tokenizer: Any) -> None:
         raise GrammarError(
             f"this server's backend is {NAME!r} for every request, not {params._backend!r}; leave it out."
         )
-    engine.check(constraint_from(params, config), tokenizer, model_config.get_vocab_size())
+    constraint = constraint_from(params, config)
+    engine.check(constraint, tokenizer, model_config.get_vocab_size())
+    if isinstance(params.json, dict):
+        # As text, which is ASCII: half a surrogate pair could not be sent to the engine, and it is read once.
+        params.json = constraint.text
     params._backend = NAME
     params._backend_was_auto = False
 
@@ -132,3 +136,33 @@ def judge_tool_constraints(module: ModuleType) -> None:
         return not _is_known_to_be_bad(structured_outputs)
 
     module._xgrammar_supports = _xgrammar_supports  # type: ignore[attr-defined]
+
+
+def refuse_beside_forced_calls(module: ModuleType) -> None:
+    """A constraint beside a tool call that must come: vLLM leaves it out, and only its log says so.
+
+    ``response_format`` is let through: it speaks of the text of a message, and there is none then.
+    """
+    parser = next((owner for owner in vars(module).values() if "_apply_structural_tag" in _own(owner)), None)
+    if parser is None:
+        return
+    original = expect(parser, "_apply_structural_tag", parameters=("self", "request"))
+
+    @functools.wraps(original)
+    def _apply_structural_tag(self: Any, request: Any) -> Any:
+        if selection.is_active() and request.tools and request.tool_choice not in (None, "auto", "none"):
+            request.extract_structured_outputs()  # moves the older fields
+            if request.structured_outputs is not None:
+                from vllm.exceptions import VLLMValidationError
+
+                raise VLLMValidationError(
+                    "a request takes one constraint, and tool_choice forces a call, which is one already.",
+                    parameter="structured_outputs",
+                )
+        return original(self, request)
+
+    parser._apply_structural_tag = _apply_structural_tag
+
+
+def _own(owner: Any) -> dict[str, Any]:
+    return dict(vars(owner)) if isinstance(owner, type) else {}

@@ -32,7 +32,11 @@ JUDGES = {
         ['{"a":"b c\\" d","e":[1,2]}'],
         ['{"a": 1}', "[1, 2]", " 1", "1\n"],
     ),
-    "json_object": (judges.json_object, ["{}", '{"a": []}'], ["[]", "null", "{"]),
+    "json_object": (
+        judges.json_object,
+        ["{}", '{"a": []}', '{"": 1, "": 2}'],
+        ["[]", "null", "{", '{"a": NaN}'],
+    ),
     "regex": (judges.regex("a+b"), ["ab", "aab"], ["b", "abc", " ab", "ab\n"]),
     "choice": (judges.choice(["a", "b"]), ["a", "b"], ["", "c", "ab"]),
     "lark": (judges.lark('start: "a" start "b" | "c"'), ["c", "acb"], ["", "ac", "acbb"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from vllm_guided.bounded import EDGE_BYTES, Meter
 from vllm_guided.frontends import embedding
 from vllm_guided.frontends.embedding import embed, references, renamed
 from vllm_guided.grammar import ir
@@ -33,10 +34,13 @@ def test_references_are_found_and_renamed(node: ir.Node, names: set[str]) -> Non
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "FREE_KEPT", 8)
+    monkeypatch.setattr(embedding, "_meter", Meter(10_000))
     for number in range(50):
         assert references(ir.Sequence((X, ir.Literal(bytes([number]))))) == set()
-    assert len(embedding._free) <= 8
+    assert 0 < len(embedding._free) <= 10_000 // EDGE_BYTES
+    for size in (100, 20_000):  # literals inside are counted, too
+        assert references(ir.Sequence((X, ir.Literal(b"x" * size)))) == set()
+    assert len(embedding._free) == 1
 
 
 def test_shared_rules_are_put_in_once() -> None:

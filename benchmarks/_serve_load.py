@@ -200,8 +200,12 @@ async def arrivals(load: Load, kind: str, bystanders: int, seconds: float) -> tu
 def _between(streams: list[Reply], begin: float, end: float, cpu: dict[str, float]) -> Wave:
     times = [[time for time in reply.times if begin <= time <= end] for reply in streams]
     gaps = [later - sooner for own in times for sooner, later in itertools.pairwise(own)]
-    if any(reply.end or reply.error for reply in streams):
-        raise RuntimeError("a stream ended before the others: let them have fewer seconds")
+    ended = [reply for reply in streams if reply.end or reply.error]
+    if ended:
+        one = ended[0]
+        raise RuntimeError(
+            f"{len(ended)} streams ended before the others: one after {len(one.times)} tokens, {one.error}"
+        )
     return Wave(end - begin, sum(map(len, times)), [reply.first for reply in streams], gaps, 0, cpu)
 
 

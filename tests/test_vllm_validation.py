@@ -164,10 +164,21 @@ def test_constraints_beside_forced_calls_are_refused(monkeypatch: pytest.MonkeyP
     """vLLM would leave them out; no constraint, and calls that are not forced, are let through."""
 
     class Parser:
+        def adjust_request(self, request: Any) -> Any:
+            return self._apply_structural_tag(request)
+
         def _apply_structural_tag(self, request: Any) -> Any:
             return "applied"
 
-    validation.refuse_beside_forced_calls(SimpleNamespace(Parser=Parser, other=3))  # type: ignore[arg-type]
+    class OfOneModel(Parser):
+        """Has put its own tag there by then, in place of a ``response_format``."""
+
+        def adjust_request(self, request: Any) -> Any:
+            request.structured_outputs = StructuredOutputsParams(structural_tag="{}")
+            return super().adjust_request(request)
+
+    validation.refuse_beside_forced_calls(SimpleNamespace(DelegatingParser=Parser))  # type: ignore[arg-type]
+    validation.refuse_beside_forced_calls(SimpleNamespace())  # type: ignore[arg-type]
     monkeypatch.setattr(selection, "_active", True)
 
     def request(constraint: Any, tool_choice: Any = choice, tools: Any = ("f",)) -> Any:
@@ -179,6 +190,7 @@ def test_constraints_beside_forced_calls_are_refused(monkeypatch: pytest.MonkeyP
         )
 
     constraint = StructuredOutputsParams(regex="a")
+    assert OfOneModel().adjust_request(request(None)) == "applied"
     with pytest.raises(VLLMValidationError, match="tool_choice forces a call"):
         Parser()._apply_structural_tag(request(constraint))
     for fine in (request(None), request(constraint, "auto"), request(constraint, "none"),

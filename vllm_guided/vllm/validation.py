@@ -143,14 +143,17 @@ def refuse_beside_forced_calls(module: ModuleType) -> None:
 
     ``response_format`` is let through: it speaks of the text of a message, and there is none then.
     """
-    parser = next((owner for owner in vars(module).values() if "_apply_structural_tag" in _own(owner)), None)
-    if parser is None:
+    parser = getattr(module, "DelegatingParser", None)
+    if not hasattr(parser, "_apply_structural_tag") or not hasattr(parser, "adjust_request"):
         return
     original = expect(parser, "_apply_structural_tag", parameters=("self", "request"))
+    # Parsers with one of their own (gpt-oss, Mistral, Cohere) put constraints there that no client sent.
+    adjust_request = parser.adjust_request
 
     @functools.wraps(original)
     def _apply_structural_tag(self: Any, request: Any) -> Any:
-        if selection.is_active() and request.tools and request.tool_choice not in (None, "auto", "none"):
+        forced = request.tools and request.tool_choice not in (None, "auto", "none")
+        if forced and selection.is_active() and type(self).adjust_request is adjust_request:
             request.extract_structured_outputs()  # moves the older fields
             if request.structured_outputs is not None:
                 from vllm.exceptions import VLLMValidationError
@@ -162,7 +165,3 @@ def refuse_beside_forced_calls(module: ModuleType) -> None:
         return original(self, request)
 
     parser._apply_structural_tag = _apply_structural_tag
-
-
-def _own(owner: Any) -> dict[str, Any]:
-    return dict(vars(owner)) if isinstance(owner, type) else {}

@@ -144,7 +144,7 @@ def refuse_beside_forced_calls(module: ModuleType) -> None:
     ``response_format`` is let through: it speaks of the text of a message, and there is none then.
     """
     parser = getattr(module, "DelegatingParser", None)
-    if not hasattr(parser, "_apply_structural_tag") or not hasattr(parser, "adjust_request"):
+    if parser is None or not hasattr(parser, "_apply_structural_tag") or not hasattr(parser, "adjust_request"):
         return
     original = expect(parser, "_apply_structural_tag", parameters=("self", "request"))
     # Parsers with one of their own (gpt-oss, Mistral, Cohere) put constraints there that no client sent.

@@ -144,11 +144,11 @@ def refuse_beside_forced_calls(module: ModuleType) -> None:
     ``response_format`` is let through: it speaks of the text of a message, and there is none then.
     """
     parser = getattr(module, "DelegatingParser", None)
-    if parser is None or not hasattr(parser, "_apply_structural_tag") or not hasattr(parser, "adjust_request"):
+    if parser is None or not hasattr(parser, "_apply_structural_tag"):
         return
     original = expect(parser, "_apply_structural_tag", parameters=("self", "request"))
     # Parsers with one of their own (gpt-oss, Mistral, Cohere) put constraints there that no client sent.
-    adjust_request = parser.adjust_request
+    adjust_request = expect(parser, "adjust_request", parameters=("self", "request"))
 
     @functools.wraps(original)
     def _apply_structural_tag(self: Any, request: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from compile_services import loop, running, service_folder  # noqa: F401  fixtures
 from hypothesis import HealthCheck, settings
 
 # The same examples in every run, so that a run that fails is this change's fault.

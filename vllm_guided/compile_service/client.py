@@ -29,11 +29,6 @@ from vllm_guided.compile_service.protocol import Job, Outcome, dump_job
 from vllm_guided.compile_service.settings import Settings
 from vllm_guided.errors import ConstraintTooComplex
 
-LONG_TEXT = 64 << 10
-"""Characters; of real schemas one in some thousands has more."""
-PATIENCE_SECONDS = 0.5
-"""How long a job may wait behind shorter ones that came later."""
-
 
 class Overloaded(Exception):
     """More constraints wait to be compiled than is reasonable; the client may try again later."""
@@ -66,11 +61,6 @@ class _Flight:
     timer: asyncio.TimerHandle | None = None
     gave_up: str = ""
     """Why its worker was told to die: "cancelled", "postponed", "time"."""
-
-    @property
-    def is_long(self) -> bool:
-        """Whether it may take more than a moment, by its text."""
-        return len(self.job.text) > LONG_TEXT
 
 
 @dataclass(eq=False)
@@ -195,14 +185,14 @@ class CompileService:
         quick = len(busy) - slow
         for worker in [worker for worker in self._idle if worker.connection.has_ended()]:
             self._forget(worker)
-        long = sum(flight.is_long and not flight.slow for flight in busy)
+        long = sum(self._is_long(flight) and not flight.slow for flight in busy)
         while self._idle and self._quick and quick < settings.workers:
             chosen = self._next_quick(with_long=long < max(1, settings.workers - 1))
             if chosen is None:
                 break
             self._run(self._idle.pop(), chosen)
             quick += 1
-            long += chosen.is_long
+            long += self._is_long(chosen)
         while self._idle and self._slow and slow < settings.slow_workers:
             self._run(self._idle.pop(), self._slow.popleft())
             slow += 1
@@ -218,14 +208,18 @@ class CompileService:
         Long texts leave one worker to the others, so that many of them hold up none that is short.
         """
         assert self._loop is not None
-        waiting = [flight for flight in self._quick if with_long or not flight.is_long]
+        waiting = [flight for flight in self._quick if with_long or not self._is_long(flight)]
         if not waiting:
             return None
         chosen = waiting[0]
-        if self._loop.time() - chosen.asked < PATIENCE_SECONDS:
+        if self._loop.time() - chosen.asked < self.settings.patience_seconds:
             chosen = min(waiting, key=lambda flight: len(flight.job.text))
         self._quick.remove(chosen)
         return chosen
+
+    def _is_long(self, flight: _Flight) -> bool:
+        """Whether it may take more than a moment, by its text."""
+        return len(flight.job.text) > self.settings.long_text
 
     def _run(self, worker: _Worker, flight: _Flight) -> None:
         assert self._loop is not None and self._zygote is not None
@@ -373,10 +367,18 @@ class CompileService:
         elif flight.crashes == 0:
             self.on_event("crashed")
             flight.crashes += 1
+            self._renew_idle()
             (self._slow if flight.slow else self._quick).appendleft(flight)
         else:
             text = "the process that compiled it ended twice, for want of memory perhaps; simplify it"
             self._finish(flight, Outcome(ConstraintTooComplex(text), passing=True))
+
+    def _renew_idle(self) -> None:
+        """Let the next jobs have new workers: what ended one may have ended others, and not be seen yet."""
+        for worker in list(self._idle):
+            if self._zygote is not None:
+                self._zygote.kill(worker.number)
+            self._forget(worker)
 
     def _forget(self, worker: _Worker) -> None:
         self._workers.pop(worker.number, None)

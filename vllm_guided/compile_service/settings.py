@@ -26,6 +26,8 @@ class Settings:
         memory_bytes: address space of one job.
         quick_queue: jobs that may wait in the quick lane, a second's work or two.
         slow_queue: jobs that may wait for the slow lane.
+        long_text: characters; a job with more is taken for a long one. Of real schemas one in thousands is.
+        patience_seconds: how long a job may wait behind shorter ones that came later.
         start_seconds: for the processes to be there; on a new machine they compile their own code first.
         failures, failure_window: so many failed starts within so many seconds, and no more are tried.
     """
@@ -40,6 +42,8 @@ class Settings:
     memory_bytes: int = 1 << 30
     quick_queue: int = 1024
     slow_queue: int = 32
+    long_text: int = 64 << 10
+    patience_seconds: float = 0.5
     start_seconds: float = 180.0
     failures: int = 3
     failure_window: float = 60.0

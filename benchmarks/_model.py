@@ -38,7 +38,7 @@ def write_model(folder: Path) -> None:
         "architectures": ["LlamaForCausalLM"], "model_type": "llama",
         "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
         "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 64,
-        "vocab_size": TEXT_TOKENS + SPECIAL_TOKENS, "max_position_embeddings": 2048,
+        "vocab_size": TEXT_TOKENS + SPECIAL_TOKENS, "max_position_embeddings": 8192,
         "hidden_act": "silu", "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "torch_dtype": "float32",
         "bos_token_id": BEGIN, "eos_token_id": END,
     }  # fmt: skip

@@ -60,6 +60,7 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: Any = None
         self._reply = Reply()
+        self.has_ended = False
         self._buffer = b""
         self._waiter: asyncio.Future[None] | None = None
 
@@ -98,6 +99,7 @@ class Connection(asyncio.Protocol):
                 self._finish(now)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self.has_ended = True
         if self._waiter is not None and not self._waiter.done():
             self._reply.error = f"the connection ended: {error}"
             self._waiter.set_result(None)
@@ -140,15 +142,19 @@ class Client:
 
     async def ask(self, body: bytes, reply: Reply | None = None) -> Reply:
         """One request, on a connection that is free; ``reply``, if given, is filled."""
-        connection = None
-        while self._idle and connection is None:
+        reply = reply or Reply()
+        while self._idle:
             connection = self._idle.pop()
-            if connection.transport.is_closing():  # the server keeps none for longer than some seconds
-                connection = None
-        if connection is None:
+            if connection.transport.is_closing():
+                continue
+            await connection.ask(self._head, body, reply)
+            if reply.error is None or reply.times or not connection.has_ended:
+                break
+            reply.error = None  # the server keeps none for longer than some seconds, and closed it just now
+        else:
             loop = asyncio.get_running_loop()
             _, connection = await loop.create_connection(Connection, "127.0.0.1", self.port)
-        reply = await connection.ask(self._head, body, reply or Reply())
+            await connection.ask(self._head, body, reply)
         if not connection.transport.is_closing():
             self._idle.append(connection)
         return reply

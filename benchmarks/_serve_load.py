@@ -48,8 +48,8 @@ WARM: dict[str, Any] = {
     },
 }  # fmt: skip
 #: The same for streams of LONG_TOKENS tokens, and the tokens of those that come in between.
-LONG = WARM | {"minItems": 50, "maxItems": 60}
-LONG_TOKENS, SHORT_TOKENS = 1900, 8
+LONG = WARM | {"minItems": 500, "maxItems": 600}
+LONG_TOKENS, SHORT_TOKENS = 8000, 8
 
 
 def prompt(number: int) -> list[int]:
@@ -177,7 +177,7 @@ async def arrivals(load: Load, kind: str, bystanders: int, seconds: float) -> tu
     running = [
         asyncio.create_task(client.ask(body, reply)) for body, reply in zip(bodies, streams, strict=True)
     ]
-    while not all(reply.times for reply in streams):
+    while not all(reply.times or reply.error for reply in streams):
         await asyncio.sleep(0.1)
     begin, spent = time.perf_counter(), processor_seconds()
     came = []

@@ -33,6 +33,8 @@ KINDS = ("one schema", "64 schemas", "never seen")
 ARRIVALS = ("none", "free", "never seen")
 #: Rounds of one request at a time, for each that is asked for.
 LONE_ROUNDS = 5
+#: Tokens of a prompt and its output: room for streams that run as long as requests arrive.
+LONGEST = 8192
 #: A column each.
 KEYS = (
     "rate",
@@ -200,7 +202,7 @@ def main() -> None:
         compile_functions()
         for backend in given.backends:
             print(f"{backend}: ", end="", file=sys.stderr, flush=True)
-            with server(model, backend, Path(folder, backend)) as port:
+            with server(model, backend, Path(folder, backend), "--max-model-len", str(LONGEST)) as port:
                 found = asyncio.run(measure(port, given, (schemas[0], schemas[1])))
             loads = {
                 concurrency: {kind: ratios(trios) for kind, trios in own.items()}

@@ -111,6 +111,10 @@ class Config:
          Constraint("json_schema", "{}", additional_properties=False)),
         ({"json": {}, "whitespace_pattern": "\n"}, Config(),
          Constraint("json_schema", "{}", whitespace_pattern="\n")),
+        ({"json": {}, "whitespace_pattern": ""}, Config(compact=True),
+         Constraint("json_schema", "{}", any_whitespace=False)),
+        ({"json": {}, "whitespace_pattern": "", "disable_any_whitespace": True}, Config(),
+         Constraint("json_schema", "{}", any_whitespace=False)),
         ({"json_object": True}, Config(), Constraint("json_object")),
         ({"json_object": True, "whitespace_pattern": " "}, Config(),
          Constraint("json_schema", '{"type": "object"}', whitespace_pattern=" ")),
@@ -136,6 +140,11 @@ def test_constraints(arguments: dict[str, Any], config: Any, expected: Constrain
 def test_constraints_that_are_wrong(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(GrammarError, match=message):
         constraint_from(params(**arguments), None)
+
+
+def test_blanks_on_a_server_whose_json_has_none() -> None:
+    with pytest.raises(GrammarError, match="this server's JSON has no blanks"):
+        constraint_from(params(json={}, whitespace_pattern=" "), Config(compact=True))
 
 
 @pytest.mark.parametrize(

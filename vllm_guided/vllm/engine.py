@@ -97,6 +97,8 @@ def constraint_from(params: Any, config: Any) -> Constraint:
     pattern = params.whitespace_pattern
     if pattern is not None and kind not in ("json_schema", "json_object"):
         raise InvalidConstraint(f"whitespace_pattern goes with a JSON constraint, not with {kind}.")
+    if compact and not pattern:
+        pattern = None  # an empty one says the same
     if pattern is not None and kind == "json_object":
         kind, text = "json_schema", '{"type": "object"}'
     if pattern is not None and params.disable_any_whitespace:

@@ -140,7 +140,7 @@ def compare_runs(address: Any) -> Any:
                 counts[2] = rests << 32 | stack
             _compare_run(arena, rests, np.int64(stack), begin, count, counts)
             entry = np.int64(np.int32(arena.run_entry[2 * entry] & 0xFFFFFFFF))
-    for slot in range(0, arena.run_table.size, runs.RUN):
+    for slot in range(runs.RUN * arena.run_slots, 2 * runs.RUN * arena.run_slots, runs.RUN):
         key = arena.run_table[slot]
         if key >= 0:
             ids = arena.run_table[slot + 1]

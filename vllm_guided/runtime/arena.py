@@ -38,6 +38,7 @@ from numba.experimental import structref
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena_fields import ARRAY_FIELDS, COUNT_FIELDS
 from vllm_guided.runtime.borrowing import RETIRED_LIMIT, View, address_of, view_at
+from vllm_guided.runtime.memory import set_all
 
 #: State ids from here on stand for a counter and its count.
 VIRTUAL = 1 << 30
@@ -105,6 +106,22 @@ arena_type = View("Arena", owner_type)
 arena_at = view_at(arena_type)
 
 
+@jit()
+def table_of(size, room):
+    """A hash table of ``size`` slots (``hash_tables.py``), with room for tables of up to ``room``."""
+    table = np.empty(max(2 * size, room), np.int32)
+    set_all(table, size, size)
+    return table
+
+
+@jit()
+def table_of_records(width, size, room):
+    """``table_of`` for records of ``width`` int64."""
+    table = np.empty(width * max(2 * size, room), np.int64)
+    set_all(table, width * size, width * size)
+    return table
+
+
 @jit(types.int64(owner_type))
 def address(owner):
     """The address of an arena, for the functions of ``entry.py``; valid while ``owner`` is referenced."""
@@ -124,11 +141,15 @@ def new_arena(
 ):  # fmt: skip
     """An empty arena for a vocabulary; ``words`` int32 words make a row.
 
-    ``reserve``: bytes that it may grow to. Address space for a part of them, some 40 %, is taken at once, so
-    that the large arrays are not copied while requests wait; memory is taken only as it is used.
+    ``reserve``: bytes that it may grow to. Address space is taken at once, two to three times as much, so
+    that no large array is copied while requests wait, whichever of them grow; memory is taken as it is used.
     """
-    many = max(1024, reserve >> 11)
-    moves = max(8192, reserve >> 7)
+    many = max(1024, reserve >> 8)
+    moves = max(8192, reserve >> 6)
+    states = max(256, reserve >> 9)
+    situations = max(64, reserve >> 10)
+    records = max(256, reserve >> 12)
+    masks = max(256, reserve >> 10)
     owner = structref.new(owner_type)
     arena = arena_at(address_of(owner))
     arena.retired = np.zeros(RETIRED_LIMIT, np.int64)
@@ -157,22 +178,26 @@ def new_arena(
     arena.stop_tokens = stop_tokens
     arena.words = words
     arena.longest_token = longest_token
-    arena.edge_offsets = np.zeros(257, np.int32)
-    arena.edge_low = np.empty(1024, np.uint8)
-    arena.edge_high = np.empty(1024, np.uint8)
-    arena.edge_target = np.empty(1024, np.int32)
-    arena.call_offsets = np.zeros(257, np.int32)
-    arena.call_start = np.empty(256, np.int32)
-    arena.call_return = np.empty(256, np.int32)
-    arena.tok_offsets = np.zeros(257, np.int32)
+    arena.edge_offsets = np.empty(states + 1, np.int32)
+    arena.edge_offsets[0] = 0
+    arena.edge_low = np.empty(4 * states, np.uint8)
+    arena.edge_high = np.empty(4 * states, np.uint8)
+    arena.edge_target = np.empty(4 * states, np.int32)
+    arena.call_offsets = np.empty(states + 1, np.int32)
+    arena.call_offsets[0] = 0
+    arena.call_start = np.empty(states, np.int32)
+    arena.call_return = np.empty(states, np.int32)
+    arena.tok_offsets = np.empty(states + 1, np.int32)
+    arena.tok_offsets[0] = 0
     arena.tok_set = np.empty(16, np.int32)
     arena.tok_target = np.empty(16, np.int32)
-    arena.accepting = np.empty(256, np.uint8)
-    arena.state_map = np.empty(256, np.int32)
-    arena.state_kind = np.empty(256, np.uint8)
-    arena.state_tier1 = np.empty(256, np.int32)
-    arena.state_code = np.empty(256, np.uint64)
-    arena.state_table = np.full(1 << 17, -1, np.int32)  # growing it takes milliseconds of some bind
+    arena.accepting = np.empty(states, np.uint8)
+    arena.state_map = np.empty(states, np.int32)
+    arena.state_kind = np.empty(states, np.uint8)
+    arena.state_tier1 = np.empty(states, np.int32)
+    arena.state_code = np.empty(states, np.uint64)
+    arena.state_slots = 1 << 14
+    arena.state_table = table_of(arena.state_slots, 4 * states)
     arena.set_offsets = np.zeros(17, np.int32)
     arena.set_tokens = np.empty(16, np.int32)
     arena.counter_base = np.empty(16, np.int32)
@@ -200,19 +225,20 @@ def new_arena(
     arena.member_distinct = np.empty(16, np.int32)
     arena.member_first = np.empty(16, np.int32)
     arena.member_last = np.empty(16, np.int32)
-    arena.situation_bag = np.empty(64, np.int32)
-    arena.situation_phase = np.empty(64, np.int32)
-    arena.situation_members = np.empty(64, np.int32)
-    arena.situation_flags = np.empty(64, np.int32)
-    arena.situation_used = np.empty(64, np.int32)
-    arena.situation_from = np.empty(64, np.int32)
-    arena.situation_then = np.empty(64, np.int32)
-    arena.situation_table = np.full(256, -1, np.int32)
-    arena.choice_key = np.full(256, -1, np.int64)
-    arena.choice_first = np.empty(256, np.int32)
-    arena.choice_count = np.empty(256, np.int32)
-    arena.choice_start = np.empty(1024, np.int32)
-    arena.choice_stack = np.empty(1024, np.int32)
+    arena.situation_bag = np.empty(situations, np.int32)
+    arena.situation_phase = np.empty(situations, np.int32)
+    arena.situation_members = np.empty(situations, np.int32)
+    arena.situation_flags = np.empty(situations, np.int32)
+    arena.situation_used = np.empty(situations, np.int32)
+    arena.situation_from = np.empty(situations, np.int32)
+    arena.situation_then = np.empty(situations, np.int32)
+    arena.situation_code = np.empty(situations, np.int32)
+    arena.situation_slots = 256
+    arena.situation_table = table_of(256, 4 * situations)
+    arena.choice_slots = 256
+    arena.choice_table = table_of_records(2, 256, 4 * situations)
+    arena.choice_start = np.empty(16 * situations, np.int32)
+    arena.choice_stack = np.empty(16 * situations, np.int32)
     arena.flagset_offsets = np.zeros(65, np.int32)
     arena.flagset_words = np.zeros(64, np.int64)
     arena.flagset_table = np.full(256, -1, np.int32)
@@ -266,8 +292,8 @@ def new_arena(
     arena.config_cut_count = np.empty(many, np.int32)
     arena.config_twin = np.empty(many, np.int32)
     arena.config_slack = np.empty(many, np.int32)
-    arena.visit_mark = np.zeros(1, np.int32)
-    arena.visit_value = np.zeros(1, np.int32)
+    arena.visit_mark = np.empty(many, np.int32)
+    arena.visit_value = np.empty(many, np.int32)
     arena.stack_after = np.empty(many, np.int32)
     arena.closed_key = np.full(CLOSED, -1, np.int64)
     arena.closed_value = np.empty(CLOSED, np.int32)
@@ -285,15 +311,16 @@ def new_arena(
     arena.loop_config = np.empty(LOOPS, np.int32)
     arena.loop_bytes = np.empty(2 * LOOPS, np.uint64)
     arena.stack_offsets = np.empty(many + 1, np.int32)
-    arena.stack_state = np.empty(2 * many, np.int32)
-    arena.stack_below = np.empty(2 * many, np.int32)
+    arena.stack_state = np.empty(4 * many, np.int32)
+    arena.stack_below = np.empty(4 * many, np.int32)
     arena.stack_flags = np.empty(many, np.uint8)
     arena.stack_flags[BOTTOM] = FINAL
     arena.stack_flags[UNKNOWN] = ESCAPE
-    arena.stack_table = np.full(4096, -1, np.int32)
+    arena.stack_slots = 4096
+    arena.stack_table = table_of(4096, 4 * many)
     arena.stack_count = 2
-    arena.union_key = np.full(1024, -1, np.int64)
-    arena.union_value = np.empty(1024, np.int32)
+    arena.union_slots = 1024
+    arena.union_table = table_of_records(2, 1024, many)
     arena.one_key = np.empty(1, np.int64)
     arena.config_offsets = np.empty(many + 1, np.int32)
     arena.item_state = np.empty(2 * many, np.int32)
@@ -303,24 +330,25 @@ def new_arena(
     arena.config_row = np.empty(many, np.int32)
     arena.config_mask = np.empty(many, np.int32)
     arena.config_tier1 = np.empty(many, np.int32)
-    arena.config_table = np.full(4096, -1, np.int32)
+    arena.config_slots = 4096
+    arena.config_table = table_of(4096, 4 * many)
     arena.config_count = 2
-    arena.map_class = np.empty(64 * 256, np.uint8)
-    arena.map_size = np.empty(64, np.int32)
+    arena.map_class = np.empty(max(64, reserve >> 14) * 256, np.uint8)
+    arena.map_size = np.empty(max(64, reserve >> 14), np.int32)
     arena.map_table = np.full(256, -1, np.int32)
     arena.next = np.empty(moves, np.int32)
-    arena.tier1_row = np.empty(256, np.int32)
-    arena.tier1_ids = np.empty(256, np.int32)
-    arena.tier1_id_count = np.empty(256, np.int32)
-    arena.tier1_less = np.empty(256, np.int32)
-    arena.tier1_less_count = np.empty(256, np.int32)
-    arena.tier1_rests = np.empty(256, np.int32)
-    arena.tier1_shared = np.empty(256, np.int32)
-    arena.tier1_drop = np.empty(256, np.int32)
-    arena.tier1_drop_count = np.empty(256, np.int32)
-    arena.suffix_byte = np.empty(1024, np.uint8)
-    arena.suffix_kids = np.empty(1024, np.int32)
-    arena.suffix_ids = np.empty(1024, np.int32)
+    arena.tier1_row = np.empty(records, np.int32)
+    arena.tier1_ids = np.empty(records, np.int32)
+    arena.tier1_id_count = np.empty(records, np.int32)
+    arena.tier1_less = np.empty(records, np.int32)
+    arena.tier1_less_count = np.empty(records, np.int32)
+    arena.tier1_rests = np.empty(records, np.int32)
+    arena.tier1_shared = np.empty(records, np.int32)
+    arena.tier1_drop = np.empty(records, np.int32)
+    arena.tier1_drop_count = np.empty(records, np.int32)
+    arena.suffix_byte = np.empty(4 * states, np.uint8)
+    arena.suffix_kids = np.empty(4 * states, np.int32)
+    arena.suffix_ids = np.empty(4 * states, np.int32)
     arena.rests_root = np.empty(64, np.int32)
     arena.rests_seen = np.empty(64, np.uint8)
     arena.rests_code = np.empty(64, np.int32)
@@ -329,25 +357,30 @@ def new_arena(
     arena.rests_escapes = np.empty(1024, np.int32)
     arena.rests_large_offsets = np.zeros(65, np.int32)
     arena.rests_large = np.empty(64, np.int32)
-    arena.run_table = np.full(2 * 1024, -1, np.int64)
-    arena.part_table = np.full(3 * 1024, -1, np.int64)
+    arena.run_slots = 1024
+    arena.run_table = table_of_records(2, 1024, states)
+    arena.part_slots = 1024
+    arena.part_table = table_of_records(3, 1024, many)
     arena.run_work = np.empty(256, np.int64)
     arena.run_entry = np.empty(2 * many, np.int64)
     arena.stack_run = np.empty(many, np.int32)
-    arena.mask_offsets = np.zeros(257, np.int32)
-    arena.mask_pairs = np.empty(512, np.int32)
-    arena.mask_row = np.empty(256, np.int32)
-    arena.mask_less = np.empty(256, np.int32)
-    arena.mask_less_count = np.empty(256, np.int32)
-    arena.mask_list_offsets = np.zeros(257, np.int32)
-    arena.list_ids = np.empty(512, np.int32)
-    arena.list_id_count = np.empty(512, np.int32)
-    arena.mask_any = np.empty(256, np.uint8)
+    arena.mask_offsets = np.empty(masks + 1, np.int32)
+    arena.mask_offsets[0] = 0
+    arena.mask_pairs = np.empty(16 * masks, np.int32)
+    arena.mask_row = np.empty(masks, np.int32)
+    arena.mask_less = np.empty(masks, np.int32)
+    arena.mask_less_count = np.empty(masks, np.int32)
+    arena.mask_list_offsets = np.empty(masks + 1, np.int32)
+    arena.mask_list_offsets[0] = 0
+    arena.list_ids = np.empty(8 * masks, np.int32)
+    arena.list_id_count = np.empty(8 * masks, np.int32)
+    arena.mask_any = np.empty(masks, np.uint8)
     arena.mask_work = np.empty(64, np.int64)
-    arena.mask_own = np.empty(256, np.uint8)
-    arena.mask_table = np.full(1024, -1, np.int32)
-    arena.ids = np.empty(moves, np.int32)
-    arena.rows = np.empty(max(16 * words, reserve >> 4), np.int32)
+    arena.mask_own = np.empty(masks, np.uint8)
+    arena.mask_slots = 1024
+    arena.mask_table = table_of(1024, 4 * masks)
+    arena.ids = np.empty(4 * moves, np.int32)
+    arena.rows = np.empty(max(16 * words, reserve >> 3), np.int32)
     arena.work_state = np.empty(256, np.int32)
     arena.work_stack = np.empty(256, np.int32)
     arena.work_key = np.empty(256, np.int64)
@@ -365,7 +398,7 @@ def new_arena(
     arena.config_byte = np.empty(many, np.int32)
     arena.config_after = np.empty(many, np.int32)
     arena.stack_check = np.empty(2 * many, np.int64)
-    arena.mask_code = np.empty(256, np.int32)
+    arena.mask_code = np.empty(masks, np.int32)
     for first in range(2):
         arena.config_offsets[first] = 0
         arena.stack_offsets[first] = 0

@@ -21,13 +21,18 @@ from vllm_guided.automaton.bags import WANTED_BITS
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import AFTER, BAG, BEFORE, arena_type
 from vllm_guided.runtime.collecting import add, return_to
-from vllm_guided.runtime.memory import with_room
-from vllm_guided.runtime.stacks import mixed, push
+from vllm_guided.runtime.hash_tables import begin_larger, slot_of, step_numbers, step_records
+from vllm_guided.runtime.memory import mixed, with_room
+from vllm_guided.runtime.stacks import push
 from vllm_guided.runtime.texts import is_used, text_from, used_and
 
 _int = types.int64
 _bool = types.boolean
 _words = types.int64[::1]
+
+#: Numbers that an entry of ``choice_table`` has: its key (situation << 32 | stack), and where its members
+#: begin in ``choice_start`` << 32 | how many they are.
+CHOICE = 2
 
 _NEVER = 1 << 30
 #: ``bag_free``: some members may stand any number of times; at any position, too.
@@ -95,6 +100,7 @@ def _new_situation(arena, bag, phase, members, flags, used, start):
     arena.situation_used = with_room(arena.situation_used, made + 1)
     arena.situation_from = with_room(arena.situation_from, made + 1)
     arena.situation_then = with_room(arena.situation_then, made + 1)
+    arena.situation_code = with_room(arena.situation_code, made + 1)
     arena.situation_bag[made] = bag
     arena.situation_phase[made] = phase
     arena.situation_members[made] = members
@@ -106,19 +112,15 @@ def _new_situation(arena, bag, phase, members, flags, used, start):
     return made
 
 
-@jit(_bool(arena_type, _int))
-def _is_looked_up(arena, here):
-    """Whether a situation is found by its content; those inside of members that compare no items are not."""
-    return arena.situation_phase[here] <= BEFORE or arena.bag_distinct[arena.situation_bag[here]] != 0
-
-
 @jit(_int(arena_type, _int, _int, _int, _int, _int, _int), apart=True)
 def situation(arena, bag, phase, members, flags, used, start):
     """The state that stands for this situation of a bag."""
-    size = np.uint64(arena.situation_table.size - 1)
-    slot = np.int64(_code(bag, phase, members, flags, used, start) & size)
-    while arena.situation_table[slot] >= 0:
-        found = np.int64(arena.situation_table[slot])
+    code = np.int64(_code(bag, phase, members, flags, used, start) & np.uint64(0x7FFFFFFF))
+    table = arena.situation_table
+    size = arena.situation_slots
+    slot = size | code & (size - 1)
+    while table[slot] >= 0:
+        found = np.int64(table[slot])
         if (
             arena.situation_bag[found] == bag
             and arena.situation_phase[found] == phase
@@ -128,26 +130,14 @@ def situation(arena, bag, phase, members, flags, used, start):
             and arena.situation_from[found] == start
         ):
             return found + BAG
-        slot = (slot + 1) & np.int64(size)
+        slot = size | (slot + 1) & (size - 1)
     made = _new_situation(arena, bag, phase, members, flags, used, start)
-    arena.situation_table[slot] = made
-    if 2 * (made + 1) > arena.situation_table.size:
-        table = np.full(2 * arena.situation_table.size, -1, np.int32)
-        size = np.uint64(table.size - 1)
-        for k in range(made + 1):
-            if not _is_looked_up(arena, np.int64(k)):
-                continue
-            slot = np.int64(
-                _code(
-                    np.int64(arena.situation_bag[k]), np.int64(arena.situation_phase[k]),
-                    np.int64(arena.situation_members[k]), np.int64(arena.situation_flags[k]),
-                    np.int64(arena.situation_used[k]), np.int64(arena.situation_from[k]),
-                ) & size
-            )  # fmt: skip
-            while table[slot] >= 0:
-                slot = (slot + 1) & np.int64(size)
-            table[slot] = k
-        arena.situation_table = table
+    arena.situation_code[made] = code
+    table[slot] = made
+    count = arena.situation_entries
+    arena.situation_table = begin_larger(table, 1, size, count)
+    arena.situation_slots = step_numbers(arena.situation_table, size, arena.situation_code, 1, count, made)
+    arena.situation_entries = count + 1
     return made + BAG
 
 
@@ -318,33 +308,6 @@ def _after(arena, here, used):
     return situation(arena, bag, np.int64(AFTER), members, flags, used, np.int64(0))
 
 
-@jit(_int(arena_type, _int), apart=True)
-def _choice(arena, key):
-    """The place of ``key`` among the ``choice_*``, or where it is to be entered."""
-    if 2 * (arena.choice_entries + 1) > arena.choice_key.size:
-        keys = np.full(2 * arena.choice_key.size, -1, np.int64)
-        firsts = np.empty(keys.size, np.int32)
-        counts = np.empty(keys.size, np.int32)
-        size = np.uint64(keys.size - 1)
-        for k in range(arena.choice_key.size):
-            old = arena.choice_key[k]
-            if old >= 0:
-                slot = np.int64(mixed(old, np.int64(0)) & size)
-                while keys[slot] >= 0:
-                    slot = (slot + 1) & np.int64(size)
-                keys[slot] = old
-                firsts[slot] = arena.choice_first[k]
-                counts[slot] = arena.choice_count[k]
-        arena.choice_key = keys
-        arena.choice_first = firsts
-        arena.choice_count = counts
-    size = np.uint64(arena.choice_key.size - 1)
-    slot = np.int64(mixed(key, np.int64(0)) & size)
-    while arena.choice_key[slot] >= 0 and arena.choice_key[slot] != key:
-        slot = (slot + 1) & np.int64(size)
-    return slot
-
-
 @jit(types.void(arena_type, _int), apart=True)
 def _make_insides(arena, here):
     """Make the situations inside of each member that may begin in ``here``, one after another.
@@ -451,16 +414,22 @@ def expand_bag(arena, state, stack):
         if arena.bag_distinct[bag]:
             _add_members(arena, here, stack, False)
             return np.int64(0)
-        slot = _choice(arena, state << 32 | stack)
-        if arena.choice_key[slot] < 0:
-            arena.choice_key[slot] = state << 32 | stack
-            arena.choice_first[slot] = arena.choice_size
-            arena.choice_entries += 1
+        key = state << 32 | stack
+        place = slot_of(arena.choice_table, np.int64(CHOICE), arena.choice_slots, key)
+        if arena.choice_table[place] < 0:
+            first = arena.choice_size
             _add_members(arena, here, stack, True)
-            arena.choice_count[slot] = arena.choice_size - np.int64(arena.choice_first[slot])
+            count = arena.choice_entries
+            arena.choice_table = begin_larger(arena.choice_table, CHOICE, arena.choice_slots, count)
+            table = arena.choice_table
+            table[place] = key
+            table[place + 1] = first << 32 | arena.choice_size - first
+            arena.choice_slots = step_records(table, np.int64(CHOICE), arena.choice_slots, count, place)
+            arena.choice_entries = count + 1
             return np.int64(0)
-        first = np.int64(arena.choice_first[slot])
-        for k in range(first, first + np.int64(arena.choice_count[slot])):
+        found = arena.choice_table[place + 1]
+        first = found >> 32
+        for k in range(first, first + (found & 0xFFFFFFFF)):
             add(arena, np.int64(arena.choice_start[k]), np.int64(arena.choice_stack[k]))
         return np.int64(0)
     inner = phase - (BEFORE + 1) + np.int64(arena.bag_offsets[bag])

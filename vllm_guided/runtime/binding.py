@@ -46,7 +46,10 @@ class Runtime:
             self.arena = self._new_arena(reserve)
         except MemoryError:
             # Address space may be limited; then the arrays grow as they are filled.
-            self.arena = self._new_arena(0)
+            try:
+                self.arena = self._new_arena(reserve >> 3)
+            except MemoryError:
+                self.arena = self._new_arena(0)
         #: For the functions of ``entry.py``.
         self.address = int(tables.address(self.arena))
         self._rule_start: dict[bytes, int] = {}

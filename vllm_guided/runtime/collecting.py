@@ -14,8 +14,8 @@ from numba import types
 
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import ITEM_LIMIT, arena_type
-from vllm_guided.runtime.memory import clear, with_room
-from vllm_guided.runtime.stacks import mixed, union
+from vllm_guided.runtime.memory import clear, mixed, with_room
+from vllm_guided.runtime.stacks import union
 
 _int = types.int64
 

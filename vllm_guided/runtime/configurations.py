@@ -31,7 +31,8 @@ from vllm_guided.runtime.arena import (
 )
 from vllm_guided.runtime.bags import expand_bag, plain_situation
 from vllm_guided.runtime.collecting import add, begin, return_to
-from vllm_guided.runtime.memory import rehashed, same_bytes, set_all, with_room
+from vllm_guided.runtime.hash_tables import begin_larger, step_numbers
+from vllm_guided.runtime.memory import same_bytes, set_all, with_room
 from vllm_guided.runtime.stacks import hashed, intern_stack, push, sort_keys, union
 from vllm_guided.runtime.texts import EMPTY
 
@@ -121,8 +122,8 @@ def intern(arena, flags):
     sort_keys(keys, count)
     code = np.int64(hashed(keys, count, flags | tape << 8) & np.uint64(0x7FFFFFFF))
     table = arena.config_table
-    size = np.int64(table.size - 1)
-    slot = code & size
+    size = arena.config_slots
+    slot = size | code & (size - 1)
     checks = arena.config_check
     check = code | flags << 31 | np.int64(count) << 39
     first = keys[0] if count > 0 else np.int64(-1)
@@ -140,7 +141,7 @@ def intern(arena, flags):
                         break
             if same:
                 return found
-        slot = (slot + 1) & size
+        slot = size | (slot + 1) & (size - 1)
     made = arena.config_count
     used = np.int64(arena.config_offsets[made])
     if made + 1 >= arena.config_flags.size:
@@ -183,8 +184,9 @@ def intern(arena, flags):
     arena.config_twin[made] = -1
     arena.config_count = made + 1
     table[slot] = made
-    if 2 * (made + 1) > table.size:
-        arena.config_table = rehashed(table, arena.config_check, 2, 2, made + 1)
+    if made >= 3 * (size >> 3):
+        arena.config_table = begin_larger(table, 1, size, made)
+        arena.config_slots = step_numbers(arena.config_table, size, arena.config_check, 2, made, made)
     return made
 
 

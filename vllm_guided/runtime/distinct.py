@@ -37,7 +37,7 @@ from vllm_guided.runtime.configurations import (
     plain,
 )
 from vllm_guided.runtime.critical import look_at_used
-from vllm_guided.runtime.memory import with_room
+from vllm_guided.runtime.memory import clear, with_room
 from vllm_guided.runtime.stacks import intern_stack, mode_of
 from vllm_guided.runtime.texts import (
     EMPTY,
@@ -64,10 +64,14 @@ _VIABLE_LIMIT = 1 << 12
 def begin_visit(arena):
     """Begin to visit sets of stacks, each once: they share what lies below, so the ways to it are many."""
     arena.visit += 1
-    if arena.visit_mark.size < arena.stack_count or arena.visit > 2_000_000_000:
-        arena.visit_mark = np.zeros(2 * arena.stack_count, np.int32)
-        arena.visit_value = np.zeros(2 * arena.stack_count, np.int32)
+    if arena.visit > 2_000_000_000:
+        arena.visit_known = 0
         arena.visit = 1
+    if arena.visit_known < arena.stack_count:
+        arena.visit_mark = with_room(arena.visit_mark, arena.stack_count)
+        arena.visit_value = with_room(arena.visit_value, arena.stack_count)
+        clear(arena.visit_mark, arena.visit_known, arena.stack_count - arena.visit_known)
+        arena.visit_known = arena.stack_count
 
 
 @jit(types.Tuple((_states, _int))(arena_type, _int, _int, _states, _int, _int), apart=True)

@@ -15,7 +15,8 @@ from numba import types
 
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import BOTTOM, CALLS, COUNTED, MANY, arena_type
-from vllm_guided.runtime.memory import clear, copy_into, rehashed, with_room
+from vllm_guided.runtime.hash_tables import begin_larger, step_numbers
+from vllm_guided.runtime.memory import clear, copy_into, with_room
 from vllm_guided.runtime.records import new_row
 from vllm_guided.runtime.runs import run_rests
 from vllm_guided.runtime.splitting import covered, is_free, rebased
@@ -281,6 +282,8 @@ def _make(arena, pairs, count):
         arena.mask_pairs[used + 2 * k + 1] = pairs[k] & 0xFFFFFFFF
     arena.mask_offsets[number + 1] = used + 2 * count
     arena.mask_own[number] = has_own
+    arena.mask_list_count = np.int64(arena.mask_list_offsets[number + 1])
+    arena.mask_pair_count = used + 2 * count
     arena.mask_count = number + 1
     return number
 
@@ -350,8 +353,8 @@ def mask_of(arena, config):
             unique += 1
     code = np.int64(hashed(pairs, unique, np.int64(7)) & np.uint64(0x7FFFFFFF))
     table = arena.mask_table
-    size = np.int64(table.size - 1)
-    slot = code & size
+    size = arena.mask_slots
+    slot = size | code & (size - 1)
     while table[slot] >= 0:
         found = np.int64(table[slot])
         first = arena.mask_offsets[found]
@@ -367,12 +370,12 @@ def mask_of(arena, config):
             if same:
                 arena.config_mask[config] = found
                 return found
-        slot = (slot + 1) & size
+        slot = size | (slot + 1) & (size - 1)
     number = _make(arena, pairs, unique)
     arena.mask_code = with_room(arena.mask_code, number + 1)
     arena.mask_code[number] = code
     arena.mask_table[slot] = number
     arena.config_mask[config] = number
-    if 2 * (number + 1) > arena.mask_table.size:
-        arena.mask_table = rehashed(table, arena.mask_code, 1, 0, number + 1)
+    arena.mask_table = begin_larger(arena.mask_table, 1, size, number)
+    arena.mask_slots = step_numbers(arena.mask_table, size, arena.mask_code, 1, number, number)
     return number

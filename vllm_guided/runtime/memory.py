@@ -92,6 +92,15 @@ def with_room(values, need):
     return grown
 
 
+@jit(types.uint64(types.int64, types.int64))
+def mixed(a, b):
+    """A hash of two integers (the finaliser of SplitMix64)."""
+    x = (np.uint64(a) * np.uint64(0x9E3779B97F4A7C15)) ^ (np.uint64(b) * np.uint64(0xC2B2AE3D27D4EB4F))
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
 @jit()
 def rehashed(table, codes, stride, first, past):
     """A hash table of twice the size for entries ``first`` to ``past``, by their codes.

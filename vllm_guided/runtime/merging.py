@@ -17,8 +17,8 @@ from numba import types
 
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import CALLS, LEAVES, MANY, SIMPLE, VIRTUAL, arena_type
-from vllm_guided.runtime.memory import with_room
-from vllm_guided.runtime.stacks import mixed
+from vllm_guided.runtime.hash_tables import begin_larger, step_numbers
+from vllm_guided.runtime.memory import mixed, with_room
 
 _int = types.int64
 _ints = types.int32[::1]
@@ -114,49 +114,36 @@ def _more(code, value):
     return mixed(np.int64(code >> np.uint64(1)), value)
 
 
-@jit(types.void(arena_type))
-def _rehash(arena):
-    table = np.full(2 * arena.state_table.size, -1, np.int32)
-    size = np.uint64(table.size - 1)
-    for k in range(arena.state_table.size):
-        state = arena.state_table[k]
-        if state < 0:
-            continue
-        slot = np.int64(arena.state_code[state] & size)
-        while table[slot] >= 0:
-            slot = (slot + 1) & np.int64(size)
-        table[slot] = state
-    arena.state_table = table
-
-
 @jit(_int(arena_type, types.uint64))
 def _known_state(arena, code):
     """A state of the arena with this code, or -1."""
-    size = np.uint64(arena.state_table.size - 1)
-    slot = np.int64(code & size)
-    while arena.state_table[slot] >= 0:
-        if arena.state_code[arena.state_table[slot]] == code:
-            return np.int64(arena.state_table[slot])
-        slot = (slot + 1) & np.int64(size)
+    table = arena.state_table
+    size = arena.state_slots
+    slot = size | np.int64(code) & (size - 1)
+    while table[slot] >= 0:
+        if arena.state_code[table[slot]] == code:
+            return np.int64(table[slot])
+        slot = size | (slot + 1) & (size - 1)
     return np.int64(-1)
 
 
 @jit(types.void(arena_type, _int))
 def _enter_states(arena, first):
     """Remember the arena's states from ``first`` on by their codes (0: not), for those that come later."""
-    size = np.uint64(arena.state_table.size - 1)
     for state in range(first, arena.state_count):
         code = arena.state_code[state]
         if code == 0:
             continue
-        if 2 * (arena.state_entries + 1) > arena.state_table.size:
-            _rehash(arena)
-            size = np.uint64(arena.state_table.size - 1)
-        slot = np.int64(code & size)
-        while arena.state_table[slot] >= 0:
-            slot = (slot + 1) & np.int64(size)
-        arena.state_table[slot] = state
-        arena.state_entries += 1
+        count = arena.state_entries
+        size = arena.state_slots
+        arena.state_table = begin_larger(arena.state_table, 1, size, count)
+        table = arena.state_table
+        slot = size | np.int64(code) & (size - 1)
+        while table[slot] >= 0:
+            slot = size | (slot + 1) & (size - 1)
+        table[slot] = state
+        arena.state_slots = step_numbers(table, size, arena.state_code, 1, count, state)
+        arena.state_entries = count + 1
 
 
 @jit(_int(arena_type, types.uint64, _ints))

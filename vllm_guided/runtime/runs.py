@@ -15,10 +15,10 @@ from numba import types
 
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import BOTTOM, DEAD, SEEN, UNKNOWN, arena_type
+from vllm_guided.runtime.hash_tables import begin_larger, slot_of, step_records
 from vllm_guided.runtime.memory import copy_into, with_room
 from vllm_guided.runtime.rests import make_rests
 from vllm_guided.runtime.spreading import after_return, enter, enter_pair, spread
-from vllm_guided.runtime.stacks import mixed
 
 _int = types.int64
 
@@ -28,29 +28,6 @@ _int = types.int64
 RUN, PART = 2, 3
 #: The first runs on a stack are a list: ``run_entry`` has of each its rests << 32 | the next one, and ids.
 LISTED = 8
-
-
-@jit(_int(types.int64[::1], _int, _int), apart=True)
-def slot_of(table, width, key):
-    """Where the entry of ``key`` is, or the empty one (-1) that it would be."""
-    past = np.int64(table.size)
-    slot = width * np.int64(mixed(key, np.int64(0)) & np.uint64(past // width - 1))
-    while table[slot] >= 0 and table[slot] != key:
-        slot += width
-        if slot == past:
-            slot = np.int64(0)
-    return slot
-
-
-@jit(types.int64[::1](types.int64[::1], _int), apart=True)
-def _twice(table, width):
-    """The entries in a table of twice the size."""
-    grown = np.full(2 * table.size, -1, np.int64)
-    for k in range(0, table.size, width):
-        if table[k] >= 0:
-            slot = slot_of(grown, width, table[k])
-            grown[slot : slot + width] = table[k : k + width]
-    return grown
 
 
 @jit(types.void(arena_type, _int, _int))
@@ -72,12 +49,9 @@ def _part(arena, rests, state):
     That is the tokens allowed, and rests of what goes on behind its frame (-1 if nothing does).
     """
     key = rests << 32 | state
-    slot = slot_of(arena.part_table, np.int64(PART), key)
-    if arena.part_table[slot] >= 0:
-        return slot
-    if 2 * PART * (arena.part_count + 1) > arena.part_table.size:
-        arena.part_table = _twice(arena.part_table, np.int64(PART))
-        slot = slot_of(arena.part_table, np.int64(PART), key)
+    place = slot_of(arena.part_table, np.int64(PART), arena.part_slots, key)
+    if arena.part_table[place] >= 0:
+        return place
     first = np.int64(arena.id_count)
     arena.closings = np.int64(0)
     kept = np.int64(0)
@@ -103,12 +77,14 @@ def _part(arena, rests, state):
         suffixes = arena.escapes[:count]
         suffixes.sort()
         behind = make_rests(arena, arena.kept_escapes, kept, arena.scratch_row, np.int64(0), suffixes)
+    arena.part_table = begin_larger(arena.part_table, PART, arena.part_slots, arena.part_count)
     table = arena.part_table
-    table[slot] = key
-    table[slot + 1] = first << 32 | allowed
-    table[slot + 2] = behind
+    table[place] = key
+    table[place + 1] = first << 32 | allowed
+    table[place + 2] = behind
+    arena.part_slots = step_records(table, np.int64(PART), arena.part_slots, arena.part_count, place)
     arena.part_count += 1
-    return slot
+    return place
 
 
 @jit(types.boolean(arena_type, _int))
@@ -139,8 +115,8 @@ def _known_run(arena, rests, stack):
         length += 1
     if length < LISTED:
         return np.int64(-1)
-    slot = slot_of(arena.run_table, np.int64(RUN), rests << 32 | stack)
-    return arena.run_table[slot + 1] if arena.run_table[slot] >= 0 else np.int64(-1)
+    place = slot_of(arena.run_table, np.int64(RUN), arena.run_slots, rests << 32 | stack)
+    return arena.run_table[place + 1] if arena.run_table[place] >= 0 else np.int64(-1)
 
 
 @jit(types.void(arena_type, _int, _int, _int), apart=True)
@@ -159,12 +135,14 @@ def _remember_run(arena, rests, stack, ids):
         arena.stack_run[stack] = number
         arena.run_count = number + 1
         return
-    if 2 * RUN * (arena.run_rest_count + 1) > arena.run_table.size:
-        arena.run_table = _twice(arena.run_table, np.int64(RUN))
-    slot = slot_of(arena.run_table, np.int64(RUN), rests << 32 | stack)
-    arena.run_table[slot] = rests << 32 | stack
-    arena.run_table[slot + 1] = ids
-    arena.run_rest_count += 1
+    count = arena.run_rest_count
+    arena.run_table = begin_larger(arena.run_table, RUN, arena.run_slots, count)
+    table = arena.run_table
+    place = slot_of(table, np.int64(RUN), arena.run_slots, rests << 32 | stack)
+    table[place] = rests << 32 | stack
+    table[place + 1] = ids
+    arena.run_slots = step_records(table, np.int64(RUN), arena.run_slots, count, place)
+    arena.run_rest_count = count + 1
 
 
 @jit(_int(arena_type, _int, _int), apart=True)

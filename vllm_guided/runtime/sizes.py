@@ -17,20 +17,21 @@ def sizes_of(arena):
     """Bytes in use, and the numbers of states, stacks, configurations, tier-1 masks, masks, rows; overflow.
 
     What is only reserved does not count. Only numbers and lengths are read, so it needs no lock.
+    A hash table counts with those that it has grown from.
     """
     held = (
         arena.state_count * 34
         + arena.edge_count * 6
         + (arena.call_count + arena.tok_count) * 8
-        + arena.state_table.size * 4
+        + arena.state_slots * 8
         + arena.set_size * 4
         + arena.counter_count * 20
         + arena.bag_separator.size * 37
         + arena.member_start.size * 32
-        + arena.situation_count * 28
-        + arena.situation_table.size * 4
-        + arena.choice_key.size * 16
-        + arena.choice_start.size * 8
+        + arena.situation_count * 32
+        + arena.situation_slots * 8
+        + arena.choice_slots * 32
+        + arena.choice_size * 8
         + arena.flagset_words.size * 8
         + arena.flagset_table.size * 4
         + arena.text_count * 31
@@ -42,11 +43,11 @@ def sizes_of(arena):
         + arena.near_bytes.size
         + arena.stack_count * 34
         + arena.stack_size * 8
-        + arena.stack_table.size * 4
-        + arena.union_key.size * 12
+        + arena.stack_slots * 8
+        + arena.union_slots * 32
         + arena.config_count * 73
         + arena.item_count * 8
-        + arena.config_table.size * 4
+        + arena.config_slots * 8
         + arena.map_count * 260
         + arena.next_count * 4
         + arena.tier1_count * 40
@@ -54,17 +55,18 @@ def sizes_of(arena):
         + arena.rests_table.size * 4
         + arena.rests_large.size * 4
         + arena.rests_escapes.size * 4
-        + arena.run_table.size * 8
+        + arena.run_slots * 32
         + arena.run_count * 16
-        + arena.part_table.size * 8
+        + arena.part_slots * 48
         + arena.pure_count * 21
         + arena.suffix_count * 9
         + arena.closed_key.size * 12
         + arena.escapes.size * 4
         + arena.spread_node.size * 12
         + arena.mask_count * 30
-        + arena.list_ids.size * 8
-        + arena.mask_pairs.size * 4
+        + arena.mask_list_count * 8
+        + arena.mask_pair_count * 4
+        + arena.mask_slots * 8
         + arena.id_count * 4
         + arena.row_count * arena.words * 4
         + arena.work_state.size * 17

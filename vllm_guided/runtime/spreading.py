@@ -32,8 +32,7 @@ from vllm_guided.runtime.arena import (
 )
 from vllm_guided.runtime.collecting import add, begin, return_to
 from vllm_guided.runtime.configurations import close, expand, plain, step
-from vllm_guided.runtime.memory import with_room
-from vllm_guided.runtime.stacks import mixed
+from vllm_guided.runtime.memory import mixed, with_room
 
 _int = types.int64
 _ints = types.int32[::1]

@@ -32,19 +32,14 @@ from vllm_guided.runtime.arena import (
     VIRTUAL,
     arena_type,
 )
-from vllm_guided.runtime.memory import rehashed, with_room
+from vllm_guided.runtime.hash_tables import begin_larger, slot_of, step_numbers, step_records
+from vllm_guided.runtime.memory import mixed, with_room
 
 _int = types.int64
 _keys = types.int64[::1]
 
-
-@jit(types.uint64(types.int64, types.int64))
-def mixed(a, b):
-    """A hash of two integers (the finaliser of SplitMix64)."""
-    x = (np.uint64(a) * np.uint64(0x9E3779B97F4A7C15)) ^ (np.uint64(b) * np.uint64(0xC2B2AE3D27D4EB4F))
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+#: Numbers that an entry of ``union_table`` has: its key (one set << 32 | other), and their union.
+UNION = 2
 
 
 @jit(types.void(types.int64[::1], _int))
@@ -109,9 +104,9 @@ def intern_stack(arena, keys, count, flags):
         if flags == ESCAPE:
             return np.int64(UNKNOWN)
     table = arena.stack_table
-    size = np.int64(table.size - 1)
+    size = arena.stack_slots
     code = np.int64(hashed(keys, count, flags) & np.uint64(0x7FFFFFFF))
-    slot = code & size
+    slot = size | code & (size - 1)
     checks = arena.stack_check
     check = code | flags << 31 | count << 39
     first = keys[0] if count > 0 else np.int64(-1)
@@ -128,7 +123,7 @@ def intern_stack(arena, keys, count, flags):
                 k += 1
             if k == count:
                 return found
-        slot = (slot + 1) & size
+        slot = size | (slot + 1) & (size - 1)
     made = arena.stack_count
     used = arena.stack_size
     arena.stack_offsets = with_room(arena.stack_offsets, made + 2)
@@ -162,8 +157,9 @@ def intern_stack(arena, keys, count, flags):
     arena.stack_size = used + count
     arena.stack_count = made + 1
     table[slot] = made
-    if 2 * (made + 1) > table.size:
-        arena.stack_table = rehashed(table, arena.stack_check, 2, 2, made + 1)
+    if made >= 3 * (size >> 3):
+        arena.stack_table = begin_larger(table, 1, size, made)
+        arena.stack_slots = step_numbers(arena.stack_table, size, arena.stack_check, 2, made, made)
     return made
 
 
@@ -176,30 +172,14 @@ def push(arena, state, below):
 
 @jit(types.void(arena_type, _int, _int))
 def _remember_union(arena, key, value):
-    if 2 * (arena.union_count + 1) > arena.union_key.size:
-        keys = np.full(2 * arena.union_key.size, -1, np.int64)
-        values = np.empty(keys.size, np.int32)
-        mask = np.int64(keys.size - 1)
-        for k in range(arena.union_key.size):
-            old = arena.union_key[k]
-            if old < 0:
-                continue
-            slot = np.int64(mixed(old, np.int64(0)) & np.uint64(mask))
-            while keys[slot] >= 0:
-                slot = (slot + 1) & mask
-            keys[slot] = old
-            values[slot] = arena.union_value[k]
-        arena.union_key = keys
-        arena.union_value = values
-    mask = np.int64(arena.union_key.size - 1)
-    slot = np.int64(mixed(key, np.int64(0)) & np.uint64(mask))
-    while arena.union_key[slot] >= 0:
-        if arena.union_key[slot] == key:
-            return
-        slot = (slot + 1) & mask
-    arena.union_key[slot] = key
-    arena.union_value[slot] = value
-    arena.union_count += 1
+    count = arena.union_count
+    arena.union_table = begin_larger(arena.union_table, UNION, arena.union_slots, count)
+    table = arena.union_table
+    place = slot_of(table, np.int64(UNION), arena.union_slots, key)
+    table[place] = key
+    table[place + 1] = value
+    arena.union_slots = step_records(table, np.int64(UNION), arena.union_slots, count, place)
+    arena.union_count = count + 1
 
 
 @jit(_int(arena_type, _int, _int, _int), apart=True)
@@ -210,12 +190,9 @@ def union(arena, one, other, depth):
     if one > other:
         one, other = other, one
     key = one << 32 | other
-    mask = np.int64(arena.union_key.size - 1)
-    slot = np.int64(mixed(key, np.int64(0)) & np.uint64(mask))
-    while arena.union_key[slot] >= 0:
-        if arena.union_key[slot] == key:
-            return np.int64(arena.union_value[slot])
-        slot = (slot + 1) & mask
+    place = slot_of(arena.union_table, np.int64(UNION), arena.union_slots, key)
+    if arena.union_table[place] >= 0:
+        return arena.union_table[place + 1]
     if depth >= UNION_DEPTH:
         arena.overflowed += 1
         return one

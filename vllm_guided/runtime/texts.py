@@ -18,8 +18,7 @@ from numba import types
 
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import arena_type
-from vllm_guided.runtime.memory import with_room
-from vllm_guided.runtime.stacks import mixed
+from vllm_guided.runtime.memory import mixed, with_room
 
 _int = types.int64
 _bool = types.boolean

@@ -10,6 +10,7 @@ from typing import Any
 
 from vllm_guided.automaton.automaton import Automaton
 from vllm_guided.automaton.build import build_automaton
+from vllm_guided.collector import paused
 from vllm_guided.constraints import check_constraint, compile_constraint
 from vllm_guided.grammar import ir
 from vllm_guided.runtime.binding import Runtime
@@ -206,7 +207,8 @@ class GrammarCompiler:
         return grammar
 
     def _compile(self, kind: str, spec: Any, **options: Any) -> CompiledGrammar:
-        return self.bind(compile_constraint(kind, spec, **options))
+        with paused():
+            return self.bind(compile_constraint(kind, spec, **options))
 
     def statistics(self) -> dict[str, int]:
         """What the tables hold: bytes, states, stacks, configurations, masks, rows."""

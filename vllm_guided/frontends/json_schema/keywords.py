@@ -121,6 +121,14 @@ def own_keywords(algebra: Algebra, place: Place, annotate: bool, kinds: int) -> 
     return norm
 
 
+def scalar_norm(algebra: Algebra, place: Place) -> Norm:
+    """The normal form of a place whose keywords are ``type`` and those of strings and numbers."""
+    kinds = 0
+    for keyword in place.schema:
+        kinds |= _KINDS.get(keyword, 0)
+    return own_keywords(algebra, place, False, kinds)
+
+
 def read(algebra: Algebra, place: Place, annotate: bool) -> Norm:
     """The normal form of one place; with ``annotate``, evaluated members and items are kept in it."""
     schema = place.schema

@@ -64,4 +64,4 @@ LEAVES = Leaves(LEAVES_KEPT, LEAF_BYTES)
 
 def leaf_key(schema: Mapping[str, Any]) -> LeafKey:
     """What a schema says of strings and numbers; the same number in two spellings is two things."""
-    return tuple([(keyword, repr(value)) for keyword, value in schema.items() if keyword in _READ])
+    return tuple(sorted([(keyword, repr(value)) for keyword, value in schema.items() if keyword in _READ]))

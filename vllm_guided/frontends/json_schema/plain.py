@@ -17,14 +17,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from vllm_guided.bounded import size_made
-from vllm_guided.errors import InvalidConstraint
+from vllm_guided.errors import GrammarError, InvalidConstraint
 from vllm_guided.frontends.json_schema import spelling
 from vllm_guided.frontends.json_schema.documents import Document, Place
-from vllm_guided.frontends.json_schema.keywords import KEYWORDS, TYPES, types_norm
+from vllm_guided.frontends.json_schema.keywords import KEYWORDS, TYPES, scalar_norm, types_norm
 from vllm_guided.frontends.json_schema.leaves import (
     LEAF_KEYWORDS,
     LEAVES,
     STRING_KEYWORDS,
+    LeafKey,
     leaf_key,
 )
 from vllm_guided.frontends.json_schema.names import RULES
@@ -104,7 +105,8 @@ class Plain:
         self._by_rule: dict[JsonRule, str] = {}
         self._made: list[dict[str, Any]] = []
         self._targets: dict[str, tuple[Any, Path]] = {}  # what references lead to
-        self._leaves: dict[tuple[object, ...], str] = {}  # rules of strings and numbers, by what schemas say
+        self._types: dict[str, str] = {}  # of whole types
+        self._leaves: dict[LeafKey, str] = {}  # rules of strings and numbers, by what schemas say
 
     def close(self) -> None:
         """Let go of what refers back to the emitter."""
@@ -203,12 +205,23 @@ class Plain:
             if key not in self._promised:
                 self._promised[key] = self.emitter.fresh("value")
             return self._promised[key]
+        kinds = 0
+        for keyword in schema:
+            kinds |= _KINDS.get(keyword, 0)
+        if kinds == _TYPE:
+            name = self._typed_as(schema["type"])
+        elif kinds & _REF and (kinds == _REF or self.resource.draft <= 7):
+            name = self._led_to(schema["$ref"])
+        else:
+            name = None
+        if name is not None:
+            return name
         if self._depth == MAX_DEPTH:
             return None
         self._depth += 1
         self._known[key] = _UNDER_WAY
         self._entered[key] = self._containers
-        name = self._known[key] = self._read(schema, path)
+        name = self._known[key] = self._read(schema, path, kinds)
         self._depth -= 1
         promised = self._promised.pop(key, None)
         if promised is not None:
@@ -218,15 +231,15 @@ class Plain:
             self.emitter.rules[promised] = ir.Rule(JsonValue((), (made,)))
         return name
 
-    def _read(self, schema: dict[str, Any], path: Path) -> str | None:
-        kinds = 0
-        for keyword in schema:
-            kinds |= _KINDS.get(keyword, 0)
+    def _read(self, schema: dict[str, Any], path: Path, kinds: int) -> str | None:
         if kinds & _REF and (kinds == _REF or self.resource.draft <= 7):
             return self._target(schema["$ref"])
         named = schema.get("type")
         if kinds == _TYPE and type(named) is str:
-            return self._typed(named)
+            name = self._typed(named)
+            if name is not None:
+                self._types[named] = name
+            return name
         if kinds == 0:
             return self._typed("value")
         if kinds & (_MORE | _REF):
@@ -252,7 +265,21 @@ class Plain:
             if path is None:
                 return None
             found = self._targets[reference] = value_at(self.resource.schema, path), path
-        return self._value(*found)
+        name = self._value(*found)
+        self._known.setdefault(id(found[0]), name)
+        return name
+
+    def _led_to(self, reference: Any) -> str | None:
+        """The rule of what a reference leads to, where that has been written."""
+        found = self._targets.get(reference) if type(reference) is str else None
+        if found is None:
+            return None
+        name = self._known.get(id(found[0]))
+        return None if name is _UNDER_WAY else name
+
+    def _typed_as(self, named: Any) -> str | None:
+        """The rule of every value of one type, where that was asked for before."""
+        return self._types.get(named) if type(named) is str else None
 
     def _typed(self, kind: str) -> str | None:
         """Every value of a type, or any value."""
@@ -391,8 +418,8 @@ class Plain:
             return self._leaf_among(TYPES if named is None else named, named, schema, path)
         if named not in _LEAF_KINDS:
             return None
-        emitter, resource = self.emitter, self.resource
-        key = (resource.draft, resource.declared, emitter.whole_as_digits, *leaf_key(schema))
+        emitter = self.emitter
+        key = (*self._dialect(named, schema), *leaf_key(schema))
         name = self._leaves.get(key)
         if name is not None:
             return name
@@ -403,13 +430,32 @@ class Plain:
             return name
         self._known[id(schema)] = None  # it is not plain
         before = gc.get_count()[0]
-        found = self._general(schema, path)
+        found = self._new_leaf(schema, path)
         rule = emitter.rules.get(found or "")
         if rule is not None and rule.shared and found not in _GENERIC:
             LEAVES.keep(key, rule, size_made(before, key, rule))
         if found is not None:
             self._leaves[key] = found
         return found
+
+    def _dialect(self, kind: str, schema: dict[str, Any]) -> LeafKey:
+        """What else than its keywords decides what a leaf is."""
+        if kind != "string":
+            return kind, self.emitter.whole_as_digits, self.resource.draft == 4
+        if "contentEncoding" in schema:
+            return kind, self.resource.draft == 7 or not self.resource.declared
+        return (kind,)
+
+    def _new_leaf(self, schema: dict[str, Any], path: Path) -> str | None:
+        """The rule of a leaf by its own keywords, which are all there is to it."""
+        emitter = self.emitter
+        place = Place(schema, self.resource, path, self.document)
+        try:
+            found = self._named(emitter.norm_node(scalar_norm(emitter.algebra, place)))
+        except GrammarError as error:
+            raise emitter.algebra.located(error, place.pointer) from None
+        # Where there is nothing, the general way says so.
+        return self._general(schema, path) if found is None else found
 
     def _leaf_among(self, kinds: Sequence[Any], named: Any, schema: dict[str, Any], path: Path) -> str | None:
         """Values of several types, with conditions on those of one."""

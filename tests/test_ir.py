@@ -89,3 +89,15 @@ def test_nodes_are_values() -> None:
     second = ir.sequence(ir.Literal(b"a"), ir.star(ir.char_set([(1, 2)])))
     assert first == second and hash(first) == hash(second) and len({first, second}) == 1
     assert ir.Repeat(A, 0, 2) != ir.Repeat(A, 0, 3)
+
+
+def test_graphs_with_labels_that_are_one_object_or_equal() -> None:
+    """A graph's hash looks through each label once; equal graphs have equal hashes all the same."""
+    shared = ir.Sequence((A, B))
+    twice = ir.Graph(((0, shared, 1), (1, shared, 2)), frozenset({2}))
+    equal = ir.Graph(((0, ir.Sequence((A, B)), 1), (1, ir.Sequence((A, B)), 2)), frozenset({2}))
+    assert twice == equal and hash(twice) == hash(equal)
+    assert (
+        len({twice, equal, ir.Graph(twice.edges, frozenset({1})), ir.Graph(twice.edges[:1], frozenset({1}))})
+        == 3
+    )

@@ -263,3 +263,39 @@ def test_nested_too_deeply_for_recursion() -> None:
     matcher = vg.GrammarCompiler(VOCABULARY).compile_grammar_ir(grammar).matcher()
     assert matcher.accept_tokens(list(b'{"a":' * 150 + b'""' + b"}" * 150))
     assert matcher.is_accepting()
+
+
+DRAFT4 = "http://json-schema.org/draft-04/schema#"
+DRAFT2020 = "https://json-schema.org/draft/2020-12/schema"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "draft", "same"),
+    [
+        ({"type": "string", "maxLength": 7}, {"maxLength": 7, "type": "string"}, DRAFT2020, True),
+        ({"type": "string", "pattern": "^a+b$"}, {"type": "string", "pattern": "^a+b$"}, DRAFT4, True),
+        ({"type": "number", "minimum": 3}, {"minimum": 3, "type": "number"}, DRAFT2020, True),
+        # 3.0 is no integer in draft 4.
+        ({"type": "integer", "minimum": 3}, {"type": "integer", "minimum": 3}, DRAFT4, False),
+        # It is an annotation there.
+        (
+            {"type": "string", "contentEncoding": "base64", "maxLength": 8},
+            {"type": "string", "contentEncoding": "base64", "maxLength": 8},
+            DRAFT2020,
+            False,
+        ),
+    ],
+)
+def test_leaves_that_other_schemas_have(
+    one: dict[str, Any], other: dict[str, Any], draft: str, same: bool
+) -> None:
+    """A leaf is one node for all schemas that say the same by it, in any order and draft."""
+    schemas = (
+        {"type": "object", "properties": {"a": one}},
+        {"$schema": draft, "type": "object", "properties": {"b": other}},
+    )
+    bodies = []
+    for schema in schemas:
+        rules = json_schema_grammar(schema, json_rules=True).rules
+        bodies.append(next(rule.body for name, rule in rules.items() if name.startswith(f"{one['type']}_")))
+    assert (bodies[0] is bodies[1]) == same

@@ -41,7 +41,7 @@ def _node(cls: type[_Class]) -> type[_Class]:
 
     To have it checked when the program runs, too, would make an instance two to five times as slow to build.
     """
-    return dataclass(unsafe_hash=True, slots=True)(cls)
+    return dataclass(unsafe_hash="__hash__" not in cls.__dict__, slots=True)(cls)
 
 
 @_node
@@ -118,6 +118,13 @@ class Graph:
     edges: tuple[tuple[int, Node, int], ...]
     accepting: frozenset[int]
     start: int = 0
+
+    def __hash__(self) -> int:
+        """As of any node, but a label that stands on many edges is looked through once."""
+        labels = [label for _, label, _ in self.edges]
+        hashes = {number: hash(label) for number, label in {id(each): each for each in labels}.items()}
+        ends = [(source, target) for source, _, target in self.edges]
+        return hash((tuple([hashes[id(each)] for each in labels]), tuple(ends), self.accepting, self.start))
 
 
 @_node

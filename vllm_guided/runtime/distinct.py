@@ -355,6 +355,27 @@ def _follow_known(
     return config, low
 
 
+@jit(types.UniTuple(_int, 2)(_int, _bytes, _int, _int, _ints, _bytes, _bytes, _ints, _bytes, _ints))
+def _follow_edges(state, data, low, high, offsets, edge_low, edge_high, targets, accepting, calls):
+    """Follow edges over ``data[low:high]``: the state and where it stopped.
+
+    That is where a byte has no edge, or more than one, or one that leads to a state that calls or returns.
+    """
+    while low < high:
+        byte = data[low]
+        target = np.int64(-1)
+        for k in range(offsets[state], offsets[state + 1]):
+            if edge_low[k] <= byte and byte <= edge_high[k]:
+                if target >= 0:
+                    return state, low
+                target = np.int64(targets[k])
+        if target < 0 or accepting[target] or calls[target + 1] > calls[target]:
+            break
+        state = target
+        low += 1
+    return state, low
+
+
 @jit(_int(arena_type, _int, _bytes, _int, _int), apart=True)
 def step_range(arena, config, data, low, high):
     """The configuration after ``data[low:high]``, or DEAD."""
@@ -365,6 +386,22 @@ def step_range(arena, config, data, low, high):
         )  # fmt: skip
         if low == high or config == DEAD:
             return config
+        first = np.int64(arena.config_offsets[config])
+        if arena.config_offsets[config + 1] == first + 1 and arena.config_flags[config] & TRUE == 0:
+            # Most bytes are those of literals, names and strings: what lies between a token's ends needs no
+            # configuration.
+            state, reached = _follow_edges(
+                np.int64(arena.item_state[first]), data, low, high, arena.edge_offsets, arena.edge_low,
+                arena.edge_high, arena.edge_target, arena.accepting, arena.call_offsets,
+            )  # fmt: skip
+            if reached > low + 1:
+                arena.work_state[0] = state
+                arena.work_stack[0] = arena.item_stack[first]
+                arena.work_count = 1
+                arena.tape = np.int64(EMPTY)
+                config = intern(arena, np.int64(0))
+                low = reached
+                continue
         config = step_true(arena, config, np.int64(data[low]))
         low += 1
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vllm_guided.errors import ConstraintTooComplex
+from vllm_guided.numba_setup import without_dispatch
 from vllm_guided.runtime import entry
 from vllm_guided.runtime.arena import DEAD, ITEM_LIMIT, TERMINATED
 from vllm_guided.runtime.binding import Runtime
@@ -20,6 +21,8 @@ Bitmask = npt.NDArray[np.int32]
 TOKEN_LIMIT = 1 << 31
 #: ``forced_tokens`` looks at most this many tokens ahead.
 FORCED_LIMIT = 4096
+
+_advance_one = without_dispatch(entry.advance)
 
 
 def allocate_token_bitmask(rows: int, vocabulary_size: int) -> Bitmask:
@@ -104,7 +107,7 @@ class GrammarMatcher:
             if not 0 <= token < TOKEN_LIMIT:
                 return False
             with runtime.lock:
-                config = entry.advance(runtime.address, history[-1], token)
+                config = _advance_one(runtime.address, history[-1], token)
             if config != DEAD:
                 history.append(config)
                 return True

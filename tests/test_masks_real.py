@@ -103,6 +103,23 @@ CASES: dict[str, tuple[str, Any, str]] = {
     },
     "host": ("json_schema", string(pattern="^[a-z0-9-]{3,63}$"), '"my-host-name-which-is-long-0123456789"'),
     "address": ("json_schema", string(pattern=r"^\S+@\S+$"), '"user.name@example.com"'),
+    "few words": (
+        "json_schema",
+        string(pattern=r"^(?:\S+\s+){0,7}\S+$"),
+        json.dumps("one tw\u00f6 \u4e09\u3000fo\u00a0five\n six seven", ensure_ascii=False),
+    ),
+    "words of some characters": (
+        "json_schema",
+        string(pattern=r"^(?:\S+\s+){0,29}\S+$", maxLength=60),
+        json.dumps("\u65e5\u672c\u3000words and more " + LONG[:30] + "end", ensure_ascii=False),
+    ),
+    "characters but spaces": (
+        "json_schema",
+        string(pattern=r"^\S{3,50}$"),
+        json.dumps(
+            "a\u65e5\u672c\u8a9e-\u041f\u0440\u0438\u0432\u0435\u0442-" + "x" * 36, ensure_ascii=False
+        ),
+    ),
     "not a slash": ("json_schema", string(pattern="^[^/]{1,500}$"), json.dumps(MIXED * 3)),
     "codes": ("json_schema", string(pattern="^[A-Z]{2,4}-[0-9]{6,10}(-x)?$"), '"ABC-1234567-x"'),
     "one name": ("json_schema", opened("name"), '{"name": "a \\"b\\" c", "names": [1, "x"]}'),

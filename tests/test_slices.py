@@ -20,11 +20,14 @@ from vllm_guided.runtime.binding import Runtime
 
 PIECES = [b"a", b"b", b"\x00", b"?", b"@", b"\x7f", "é".encode(), "€".encode(), "😀".encode()]
 SEPARATORS = ["\u2028".encode(), "\u2029".encode()]
+#: ECMAScript's white space beyond ASCII; Python has U+0085 instead of U+FEFF.
+SPACES = [one.encode() for one in map(chr, range(128, 0xD800)) if one.isspace() and one != "\x85"]
+SPACES.append("\ufeff".encode())
 #: Bytes that make no UTF-8, or only a part of it.
 ODD = [b"\x80", b"\xc3", b"\xe0\x80", b"\xed\xa0", b"\xf0\x9f", b"\xf4\x90", b"\xff"]
 TOKENS = st.one_of(
     st.lists(
-        st.sampled_from([*PIECES, *PIECES, *SEPARATORS, "\u2027".encode(), *ODD]), min_size=1, max_size=6
+        st.sampled_from([*PIECES, *PIECES, *SPACES, "\u2027".encode(), *ODD]), min_size=1, max_size=6
     ).map(b"".join),
     st.binary(min_size=1, max_size=4),
     st.sampled_from(
@@ -73,17 +76,35 @@ def test_utf8_after_a_first_byte(first: int, rest: bytes) -> None:
     check_utf8(bytes([first]) + bytes(0x80 | byte & 0x3F for byte in rest))
 
 
-@given(st.lists(st.one_of(st.characters().map(str.encode), st.sampled_from([*SEPARATORS, *ODD])), max_size=4))
-def test_characters_but_separators(pieces: list[bytes]) -> None:
+#: What characters of a kind leave out.
+LEFT_OUT = {slices.EVERY: [], slices.BUT_SEPARATORS: SEPARATORS, slices.BUT_SPACES: SPACES}
+
+
+@pytest.mark.parametrize("kind", LEFT_OUT)
+@given(st.lists(st.one_of(st.characters().map(str.encode), st.sampled_from([*SPACES, *ODD])), max_size=4))
+def test_characters_of_a_kind(kind: int, pieces: list[bytes]) -> None:
     data = b"".join(pieces)
     state = plain = 0
-    for byte in data:
-        state = int(slices.separator_step(state, byte)) if state >= 0 else -1
-        plain = int(slices.utf8_step(plain, byte)) if plain >= 0 else -1
-    if any(separator in data for separator in SEPARATORS):
-        assert state < 0
-    else:
-        assert (state < 0, state == 0) == (plain < 0, plain == 0)
+    for length, byte in enumerate(data, start=1):
+        state = int(slices.class_step(kind, state, byte))
+        plain = int(slices.utf8_step(plain, byte))
+        if plain < 0:
+            assert state == -1
+            return
+        if any(data[:length].endswith(one) for one in LEFT_OUT[kind]):
+            assert state == -2
+            return
+        assert (state == 0) == (plain == 0)
+
+
+def test_every_character() -> None:
+    for code in range(128, 0x3100):
+        data = chr(code).encode() if not 0xD800 <= code < 0xE000 else b""
+        for kind, left_out in LEFT_OUT.items():
+            state = 0
+            for byte in data:
+                state = int(slices.class_step(kind, state, byte))
+            assert state == (-2 if data in left_out else 0)
 
 
 def build(tokens: list[bytes]) -> vg.Vocabulary:
@@ -109,6 +130,8 @@ def named(tokens: list[bytes], row: int) -> set[int]:
             return True
         if row == slices.SEPARATED:
             return any(separator in data for separator in SEPARATORS)
+        if row == slices.SPACED:
+            return any(space in data for space in SPACES)
         characters = sum(byte & 0xC0 != 0x80 for byte in data)
         # A token that is a part of one character counts as one.
         return max(characters, 1) <= row - slices.UP_TO
@@ -120,7 +143,7 @@ def named(tokens: list[bytes], row: int) -> set[int]:
 def test_slices(tokens: list[bytes]) -> None:
     vocabulary = build(tokens)
     trie, words = vocabulary.trie, (vocabulary.size + 31) // 32
-    below, height, weight, rows = slices.slices_of(
+    below, height, weight, rows, marks = slices.slices_of(
         trie.node_byte, trie.node_depth, trie.node_next, trie.node_token_start, trie.node_tokens,
         vocabulary.token_offsets, vocabulary.token_data, words,
     )  # fmt: skip
@@ -135,8 +158,11 @@ def test_slices(tokens: list[bytes]) -> None:
         for byte in set(b"".join(rests)):
             expected |= 1 << (byte if byte < 128 else 0)
         for rest in rests:
-            if any(one in path[-2:] + rest for one in SEPARATORS):
-                expected |= int(slices.SEPARATOR)
+            for ends, bit in ((SEPARATORS, slices.SEPARATOR), (SPACES, slices.SPACE)):
+                if any(one in path[-len(one) + 1 :] + rest for one in ends):
+                    expected |= int(bit)
+        mark = slices.ENDS_SEPARATOR if path.endswith(tuple(SEPARATORS)) else 0
+        assert marks[node] == mark | (slices.ENDS_SPACE if path.endswith(tuple(SPACES)) else 0), path
         assert int(below[2 * node]) | int(below[2 * node + 1]) << 64 == expected, path
     assert weight.tolist() == [sum(data[0] == byte for data in tokens) for byte in range(256)]
     assert rows.size == slices.ROWS * words
@@ -158,7 +184,7 @@ CLASSES = st.one_of(
 )
 
 
-KINDS = st.sampled_from([slices.NONE, slices.EVERY, slices.BUT_SEPARATORS])
+KINDS = st.sampled_from([slices.NONE, *LEFT_OUT])
 
 
 @settings(max_examples=60)
@@ -176,7 +202,7 @@ def test_pure_rows(tokens: list[bytes], classes: list[tuple[set[int], int]]) -> 
             for i, data in enumerate(tokens)
             if all(byte in members or (characters and byte >= 128) for byte in data)
             and (not characters or utf8_prefix(data)[0])
-            and (characters != slices.BUT_SEPARATORS or not any(one in data for one in SEPARATORS))
+            and not any(one in data for one in LEFT_OUT.get(characters, []))
         }
         assert ids_of(row, 0, len(row)) == expected, (members, characters)
         assert numbers.setdefault((frozenset(members), characters), number) == number
@@ -189,6 +215,6 @@ def test_sizes(count: int) -> None:
     runtime = Runtime(build([b"a"] * count))
     everything, nothing = (1 << 64) - 1, 0
     for low, expected in ((everything, count), (nothing, 0)):
-        for characters in (slices.NONE, slices.EVERY, slices.BUT_SEPARATORS):
+        for characters in (slices.NONE, *LEFT_OUT):
             _, row = _pure(runtime.address, np.uint64(low), np.uint64(low), characters)
             assert ids_of(row, 0, len(row)) == set(range(expected))

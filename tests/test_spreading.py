@@ -36,7 +36,8 @@ _NONE = np.uint64(0)
 @numba.njit  # type: ignore[untyped-decorator]
 def _plain(arena: Any, config: Any) -> Any:
     """The row and the escapes of the plain walk."""
-    _, escapes, count = walks.walk(arena, config, np.zeros(256, np.uint8), _NONE, _NONE, np.int64(0))
+    nothing = np.zeros(256, np.uint8)
+    _, escapes, count = walks.walk(arena, config, nothing, np.int64(0), _NONE, _NONE, np.int64(0))
     row = arena.scratch_row.copy()
     clear(arena.scratch_row, 0, arena.words)
     return row, escapes[:count].copy()

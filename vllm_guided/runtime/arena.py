@@ -130,14 +130,15 @@ def address(owner):
 
 @jit(
     owner_type(
-        _bytes, _ints, _ints, _ints, _ints, types.uint64[::1], _bytes, _ints, _ints, _ints, _bytes, _ints,
-        _ints, _ints, _ints, _bytes, types.int64[::1], _bytes, _ints, types.int64, types.int64, types.int64,
+        _bytes, _ints, _ints, _ints, _ints, types.uint64[::1], _bytes, _ints, _ints, _bytes, _ints, _bytes,
+        _ints, _ints, _ints, _ints, _bytes, types.int64[::1], _bytes, _ints, types.int64, types.int64,
+        types.int64,
     )
 )  # fmt: skip
 def new_arena(
     trie_byte, trie_depth, trie_next, trie_token_start, trie_tokens, trie_below, trie_height, byte_weight,
-    slice_rows, level_kids, level_byte, level_start, level_tokens, level_node, level_place, level_height,
-    token_offsets, token_data, stop_tokens, words, longest_token, reserve,
+    slice_rows, trie_mark, level_kids, level_byte, level_start, level_tokens, level_node, level_place,
+    level_height, token_offsets, token_data, stop_tokens, words, longest_token, reserve,
 ):  # fmt: skip
     """An empty arena for a vocabulary; ``words`` int32 words make a row.
 
@@ -160,6 +161,7 @@ def new_arena(
     arena.trie_tokens = trie_tokens
     arena.trie_below = trie_below
     arena.trie_height = trie_height
+    arena.trie_mark = trie_mark
     arena.level_height = level_height
     arena.byte_weight = byte_weight
     arena.slice_rows = slice_rows

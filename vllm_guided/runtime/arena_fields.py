@@ -10,7 +10,7 @@ _bytes = types.uint8[::1]
 ARRAY_FIELDS: dict[str, types.Type] = {
     "retired": types.int64[::1],
     "trie_byte": _bytes, "trie_depth": _ints, "trie_next": _ints, "trie_token_start": _ints,
-    "trie_tokens": _ints, "trie_below": types.uint64[::1], "trie_height": _bytes,
+    "trie_tokens": _ints, "trie_below": types.uint64[::1], "trie_height": _bytes, "trie_mark": _bytes,
     "level_height": _bytes, "byte_weight": _ints,
     "slice_rows": _ints, "level_kids": _ints, "level_byte": _bytes, "level_start": _ints,
     "level_tokens": _ints, "level_node": _ints, "level_place": _ints,

@@ -17,14 +17,17 @@ from vllm_guided.runtime.configurations import counter_of, step
 from vllm_guided.runtime.memory import copy_into
 from vllm_guided.runtime.slices import (
     BUT_SEPARATORS,
+    BUT_SPACES,
+    ENDS_SEPARATOR,
+    ENDS_SPACE,
     EVERY,
     NONE,
     SEPARATOR,
     SHORT,
+    SPACE,
     UP_TO,
+    class_step,
     pure_row,
-    separator_step,
-    utf8_step,
 )
 from vllm_guided.runtime.twins import ENDLESS
 from vllm_guided.runtime.walks import targets_of, walk
@@ -42,7 +45,7 @@ LOOP, LEAST_LOOP, LEAST_LENGTH = 128, 24, 6
 def _takes_characters(arena, configs, config_count, ends, end_count, characters):
     """Whether the given characters beyond ASCII, and nothing else above it, lead to ``ends``.
 
-    U+2028 and U+2029 may lead anywhere where they are not given.
+    U+2028 and U+2029, or white space, may lead anywhere where they are not given.
     """
     origins = np.empty(config_count + 32, np.int64)
     states = np.zeros(config_count + 32, np.int64)
@@ -59,7 +62,7 @@ def _takes_characters(arena, configs, config_count, ends, end_count, characters)
         before_after = np.int64(-1)
         for byte in range(128 if state == 0 else 0, 256):
             target = np.int64(targets[byte])
-            after = utf8_step(state, byte) if characters == EVERY else separator_step(state, byte)
+            after = class_step(characters, state, byte)
             if target == before and after == before_after:
                 continue
             before = target
@@ -92,7 +95,7 @@ def _takes_characters(arena, configs, config_count, ends, end_count, characters)
 @jit(_int(arena_type, _ints, _int, _ints, _int))
 def _characters(arena, configs, config_count, ends, end_count):
     """Which characters beyond ASCII, and nothing else above it, lead from ``configs`` to ``ends``."""
-    for characters in (EVERY, BUT_SEPARATORS):
+    for characters in (EVERY, BUT_SEPARATORS, BUT_SPACES):
         if _takes_characters(arena, configs, config_count, ends, end_count, np.int64(characters)):
             return np.int64(characters)
     return np.int64(NONE)
@@ -167,10 +170,14 @@ def _walk_beside(arena, config, in_loop, other, characters, wide, may_leave, len
                 interest_high |= bit
     if characters != NONE:
         in_loop[128:] = 1
+    # Where these may follow, their last bytes are looked at.
+    leaving = np.int64(0)
     if characters == BUT_SEPARATORS:
-        # Below nodes where these may follow, their last bytes are looked at.
         interest_low |= SEPARATOR
-        in_loop[0xA8:0xAA] = 0
+        leaving = np.int64(ENDS_SEPARATOR)
+    elif characters == BUT_SPACES:
+        interest_low |= SPACE
+        leaving = np.int64(ENDS_SPACE)
     if wide and (characters == NONE or may_leave):
         interest_low |= np.uint64(1)
     row = arena.scratch_row
@@ -187,22 +194,24 @@ def _walk_beside(arena, config, in_loop, other, characters, wide, may_leave, len
         if may_leave:
             # Longer tokens of the chain's bytes may go on behind the frame.
             reach = min(reach, length)
-    return walk(arena, config, in_loop, interest_low, interest_high, reach)
+    return walk(arena, config, in_loop, leaving, interest_low, interest_high, reach)
 
 
-@jit(types.Tuple((_int, _ints, _int))(arena_type, _int, _int), apart=True)
-def walk_chain(arena, config, end):
+@jit(types.Tuple((_int, _ints, _int))(arena_type, _int, _int, _bool), apart=True)
+def walk_chain(arena, config, end, is_twin):
     """``walk`` for a configuration that most bytes lead to ``end``, and on through a chain or a loop of such.
 
     The tokens made of these bytes alone (and of characters, where all of them lead there) are allowed up to
     the chain's length: that is a ready row. Only what leaves the chain is walked.
+
+    ``is_twin``: it is the configuration's twin, which counts no more, that leads to ``end``.
 
     Returns:
         as ``walk``; the first is -1 where there is no such chain.
     """
     none = np.empty(1, np.int32)
     refused = np.int64(-1), none, np.int64(0)
-    twin = np.int64(arena.config_twin[config])
+    twin = np.int64(arena.config_twin[config]) if is_twin else config
     in_loop = np.zeros(256, np.uint8)
     other = np.zeros(256, np.uint8)
     example = np.int64(-1)
@@ -242,6 +251,9 @@ def walk_chain(arena, config, end):
         if target == DEAD:
             break
         length += 1
+        if length > SHORT and twin == config:
+            # Rows are no longer, and to look on would cost more than it saves.
+            break
         here = target
     if twin != config:
         turns = _turns_left(arena, config)

@@ -20,7 +20,7 @@ from vllm_guided.runtime.memory import clear, copy_into, with_room
 from vllm_guided.runtime.rests import make_rests
 from vllm_guided.runtime.spreading import enter, spread
 from vllm_guided.runtime.twins import find_twin
-from vllm_guided.runtime.walks import SPARSE_LIMIT, walk
+from vllm_guided.runtime.walks import SPARSE_LIMIT, dominant, walk
 
 _int = types.int64
 _ints = types.int32[::1]
@@ -129,15 +129,22 @@ def record_walk(arena, config, end):
         find_twin(arena, config)
     if arena.config_twin[config] == config:
         allowed, escapes, escape_count = walk_loop(arena, config, end == config)
+    if allowed < 0 and arena.config_twin[config] != config:
+        # A turn of the counter may be many characters, as a word: then text goes on without a count.
+        own = dominant(arena, config)
+        if own != DEAD and dominant(arena, own) == own:
+            allowed, escapes, escape_count = walk_chain(arena, config, own, False)
     if allowed < 0 and end != DEAD:
-        allowed, escapes, escape_count = walk_chain(arena, config, end)
+        allowed, escapes, escape_count = walk_chain(arena, config, end, True)
     if allowed < 0 and arena.config_twin[config] != config:
         # A count that is far from mattering here, as of a host's labels.
         allowed, escapes, escape_count = walk_loop(arena, config, False)
     is_chain = allowed >= 0
     if not is_chain:
         none = np.uint64(0)
-        allowed, escapes, escape_count = walk(arena, config, np.zeros(256, np.uint8), none, none, np.int64(0))
+        allowed, escapes, escape_count = walk(
+            arena, config, np.zeros(256, np.uint8), np.int64(0), none, none, np.int64(0)
+        )
     has_special = has_special_moves(arena, config)
     if has_special:
         _add_special(arena, config)

@@ -26,14 +26,18 @@ _words = types.uint64[::1]
 
 #: Rows of ``slice_rows`` behind those of the 128 ASCII bytes: tokens with a byte from 0x80 on; tokens that
 #: are UTF-8 from a character's beginning on (the last character may be cut); all text tokens; tokens with
-#: U+2028 or U+2029, which the dot of ECMAScript's patterns does not stand for.
-NOT_ASCII, UTF8, ALL, SEPARATED = 128, 129, 130, 131
+#: U+2028 or U+2029, which the dot of ECMAScript's patterns does not stand for; tokens with white space beyond
+#: ASCII, which ``\S`` of these patterns does not stand for.
+NOT_ASCII, UTF8, ALL, SEPARATED, SPACED = 128, 129, 130, 131, 132
 #: Then, for n from 1 to SHORT, tokens of at most n characters: at ``UP_TO + n``.
-UP_TO, SHORT = 131, 32
+UP_TO, SHORT = 132, 32
 ROWS = UP_TO + SHORT + 1
-SEPARATOR = np.uint64(2)
-#: Which characters beyond ASCII belong to a class: none, every one, every one but U+2028 and U+2029.
-NONE, EVERY, BUT_SEPARATORS = 0, 1, 2
+SEPARATOR, SPACE = np.uint64(2), np.uint64(4)
+#: Which characters beyond ASCII belong to a class: none, every one, every one but U+2028 and U+2029, every
+#: one but white space (U+00A0, U+1680, U+2000 to U+200A, U+2028, U+2029, U+202F, U+205F, U+3000, U+FEFF).
+NONE, EVERY, BUT_SEPARATORS, BUT_SPACES = 0, 1, 2, 3
+#: ``trie_mark``: a node's byte completes U+2028 or U+2029; white space beyond ASCII.
+ENDS_SEPARATOR, ENDS_SPACE = 1, 2
 
 
 @jit(_int(_int, _int))
@@ -82,7 +86,67 @@ def separator_step(state, byte):
     return utf8_step(state, byte)
 
 
-@jit(types.Tuple((_words, _bytes, _ints, _ints))(
+@jit(_int(_int, _int))
+def space_step(state, byte):
+    """``utf8_step`` for characters but white space beyond ASCII, where it is -2.
+
+    States 10 to 19 are after C2, E1, E1 9A, E2, E2 80, E2 81, E3, E3 80, EF, EF BB.
+    """
+    if state == 0:
+        if byte == 0xC2:
+            return 10
+        if byte == 0xE1:
+            return 11
+        if byte == 0xE2:
+            return 13
+        if byte == 0xE3:
+            return 16
+        return 18 if byte == 0xEF else utf8_step(state, byte)
+    if state < 10:
+        return utf8_step(state, byte)
+    if byte < 0x80 or byte > 0xBF:
+        return -1
+    if state == 10:
+        return -2 if byte == 0xA0 else 0
+    if state == 11:
+        return 12 if byte == 0x9A else 1
+    if state == 12:
+        return -2 if byte == 0x80 else 0
+    if state == 13:
+        return 14 if byte == 0x80 else 15 if byte == 0x81 else 1
+    if state == 14:
+        return -2 if byte <= 0x8A or byte in (0xA8, 0xA9, 0xAF) else 0
+    if state == 15:
+        return -2 if byte == 0x9F else 0
+    if state == 16:
+        return 17 if byte == 0x80 else 1
+    if state == 17:
+        return -2 if byte == 0x80 else 0
+    if state == 18:
+        return 19 if byte == 0xBB else 1
+    return -2 if byte == 0xBF else 0
+
+
+@jit(_int(_int, _int, _int))
+def class_step(characters, state, byte):
+    """``utf8_step`` for the given characters (not NONE): -2 where a character of none of them ends."""
+    if characters == EVERY:
+        return utf8_step(state, byte)
+    return separator_step(state, byte) if characters == BUT_SEPARATORS else space_step(state, byte)
+
+
+@jit(_int(_int, _int, _int))
+def mark_of(before, last, byte):
+    """ENDS_SEPARATOR and ENDS_SPACE of the last of three bytes of a token (0 stands for none before it)."""
+    if before == 0xE2 and last == 0x80 and byte in (0xA8, 0xA9):
+        return ENDS_SEPARATOR | ENDS_SPACE
+    if last == 0xC2:
+        return ENDS_SPACE if byte == 0xA0 else 0
+    state = space_step(space_step(0, before), last) if before >= 0xE0 and last >= 0x80 else np.int64(0)
+    return ENDS_SPACE if state >= 10 and space_step(state, byte) == -2 else 0
+
+
+@jit(types.Tuple((_words, _bytes, _ints, _ints, _bytes))(
     _bytes, _ints, _ints, _ints, _ints, types.int64[::1], _bytes, _int,
 ))  # fmt: skip
 def slices_of(trie_byte, trie_depth, trie_next, token_start, tokens, token_offsets, token_data, words):
@@ -91,9 +155,10 @@ def slices_of(trie_byte, trie_depth, trie_next, token_start, tokens, token_offse
     Returns:
         uint64[2 n]: the ASCII bytes on the edges below node i, as bits of words 2 i (bytes below 64) and
         2 i + 1; bit 0 stands for byte 0 and for all bytes from 0x80 on, SEPARATOR for byte 1 and for the last
-        byte of U+2028 and U+2029. uint8[n]: how many bytes the longest path below a node has (255: as many or
-        more). int32[256]: tokens that begin with each byte.
-        int32[ROWS * words]: the rows named above.
+        byte of U+2028 and U+2029, SPACE for byte 2 and for the last byte of white space beyond ASCII.
+        uint8[n]: how many bytes the longest path below a node has (255: as many or more).
+        int32[256]: tokens that begin with each byte. int32[ROWS * words]: the rows named above.
+        uint8[n]: ENDS_SEPARATOR and ENDS_SPACE of the byte on the edge to each node.
     """
     count = trie_byte.size
     below = np.zeros(2 * count, np.uint64)
@@ -101,10 +166,14 @@ def slices_of(trie_byte, trie_depth, trie_next, token_start, tokens, token_offse
     weight = np.zeros(256, np.int32)
     one = np.uint64(1)
     parent = np.zeros(count, np.int32)
+    marks = np.zeros(count, np.uint8)
     for node in range(count):
         child = node + 1
         while child < trie_next[node]:
             parent[child] = node
+            if node > 0:
+                before = np.int64(trie_byte[parent[node]]) if parent[node] > 0 else np.int64(0)
+                marks[child] = mark_of(before, np.int64(trie_byte[node]), np.int64(trie_byte[child]))
             child = trie_next[child]
     # Children come behind their parents in preorder, so backwards they are done before them.
     for node in range(count - 1, 0, -1):
@@ -115,8 +184,10 @@ def slices_of(trie_byte, trie_depth, trie_next, token_start, tokens, token_offse
             byte = np.int64(trie_byte[child])
             known = np.int64(0) if byte >= 128 else byte
             below[2 * node + (known >> 6)] |= one << np.uint64(known & 63)
-            if byte in (0xA8, 0xA9) and trie_byte[node] == 0x80 and trie_byte[parent[node]] == 0xE2:
+            if marks[child] & ENDS_SEPARATOR:
                 below[2 * node] |= SEPARATOR
+            if marks[child] & ENDS_SPACE:
+                below[2 * node] |= SPACE
             below[2 * node] |= below[2 * child]
             below[2 * node + 1] |= below[2 * child + 1]
             tall = np.int64(height[child])
@@ -142,19 +213,22 @@ def slices_of(trie_byte, trie_depth, trie_next, token_start, tokens, token_offse
                 state = utf8_step(state, byte)
         if state >= 0:
             rows[UTF8 * words + word] |= bit
-        for place in range(token_offsets[token] + 2, token_offsets[token + 1]):
-            if (
-                token_data[place - 2] == 0xE2 and token_data[place - 1] == 0x80
-                and token_data[place] in (0xA8, 0xA9)
-            ):  # fmt: skip
+        before = last = np.int64(0)
+        for place in range(token_offsets[token], token_offsets[token + 1]):
+            mark = mark_of(before, last, np.int64(token_data[place]))
+            if mark & ENDS_SEPARATOR:
                 rows[SEPARATED * words + word] |= bit
+            if mark & ENDS_SPACE:
+                rows[SPACED * words + word] |= bit
+            before = last
+            last = np.int64(token_data[place])
         characters = 0
         for place in range(token_offsets[token], token_offsets[token + 1]):
             characters += 1 if token_data[place] & 0xC0 != 0x80 else 0
         for limit in range(characters if characters > 1 else 1, SHORT + 1):
             rows[(UP_TO + limit) * words + word] |= bit
         rows[ALL * words + word] |= bit
-    return below, height, weight, rows
+    return below, height, weight, rows, marks
 
 
 @jit(types.Tuple((_ints, _bytes, _ints, _ints, _ints, _ints))(_bytes, _ints, _ints, _ints))
@@ -201,8 +275,9 @@ def _make_pure(arena, low, high, characters):
     row = arena.scratch_row
     rows = arena.slice_rows
     copy_into(row, 0, rows, (ALL if characters == NONE else UTF8) * words, words)
-    if characters == BUT_SEPARATORS:
-        source = rows[SEPARATED * words : (SEPARATED + 1) * words]
+    if characters >= BUT_SEPARATORS:
+        line = SEPARATED if characters == BUT_SEPARATORS else SPACED
+        source = rows[line * words : (line + 1) * words]
         for word in range(words):
             row[word] &= ~source[word]
     for byte in range(129 if characters == NONE else 128):

@@ -32,16 +32,19 @@ _words = types.uint64[::1]
 SPARSE_LIMIT = 1024
 #: What many first bytes lead to counts as where most lead if that is so for 1 token in so many.
 SHARE = 16
+#: ... and before others if so many bytes lead there.
+MANY_BYTES = 24
 
 
 @jit(_int(
     _int, _bytes, _ints, _ints, _ints, _ints, _ints, _ints, _ints, _bytes, _bytes, _ints, _ints, _ints,
-    _counts, _counts, _ints, _counts, _words, _bytes, _bytes, _bytes, _word, _word, _int, _ints, _words,
+    _counts, _counts, _ints, _counts, _words, _bytes, _bytes, _bytes, _bytes, _int, _word, _word, _int, _ints,
+    _words,
 ))  # fmt: skip
 def _walk_known(
     node, trie_byte, trie_depth, trie_next, token_start, tokens, row, ids, moves, classes, flags, config_row,
-    config_map, path, row_at, map_at, escapes, counts, below, height, in_loop, stays, interest_low,
-    interest_high, reach, loops, loop_bytes,
+    config_map, path, row_at, map_at, escapes, counts, below, height, in_loop, stays, mark, leaving,
+    interest_low, interest_high, reach, loops, loop_bytes,
 ):  # fmt: skip
     """Walk the trie from ``node`` on through known transitions; the node where one is missing, or the end.
 
@@ -53,7 +56,8 @@ def _walk_known(
             byte classes begin, so that a node costs two dependent reads.
         row: bits to set. ids: where to list the first ids that were not set.
         counts: [tokens set, escapes, position in ids].
-        in_loop: the bytes of the loop; ``stays[depth]`` whether the path kept to them. Subtrees below such a
+        in_loop: the bytes of the loop, but for those on edges whose ``mark`` is one of ``leaving``;
+            ``stays[depth]`` whether the path kept to them. Subtrees below such a
             path without a byte of ``interest_*`` and no deeper than ``reach`` are passed over: their bits are
             in ``row``.
         loops, loop_bytes: configurations met, and the ASCII bytes that lead from each back to it (as in
@@ -68,6 +72,8 @@ def _walk_known(
         byte = trie_byte[node]
         after = trie_next[node]
         inside = stays[depth - 1] & in_loop[byte]
+        if leaving != 0 and mark[node] & leaving != 0:
+            inside = np.uint8(0)
         if (
             inside and (below[2 * node] & interest_low) | (below[2 * node + 1] & interest_high) == 0
             and depth + np.int64(height[node]) <= reach
@@ -131,14 +137,14 @@ def _walk_known(
     return node
 
 
-@jit(types.Tuple((_int, _ints, _int))(arena_type, _int, _bytes, _word, _word, _int), apart=True)
-def walk(arena, config, in_loop, interest_low, interest_high, reach):
+@jit(types.Tuple((_int, _ints, _int))(arena_type, _int, _bytes, _int, _word, _word, _int), apart=True)
+def walk(arena, config, in_loop, leaving, interest_low, interest_high, reach):
     """Walk the trie from ``config``: set the bits of allowed tokens in ``scratch_row``.
 
     Args:
         in_loop: uint8[256], the bytes of ``config``'s loop where the row has the tokens made of them already;
-            elsewhere all 0. interest_*, reach: which other bytes may follow on the loop; up to how many bytes
-            the row is right.
+            elsewhere all 0. leaving: marks of edges (``trie_mark``) that leave the loop. interest_*, reach:
+            which other bytes may follow on the loop; up to how many bytes the row is right.
 
     Returns:
         how many bits were set (their ids follow ``arena.ids[:arena.id_count]`` as far as there
@@ -167,7 +173,8 @@ def walk(arena, config, in_loop, interest_low, interest_high, reach):
             node, arena.trie_byte, arena.trie_depth, arena.trie_next, arena.trie_token_start,
             arena.trie_tokens, arena.scratch_row, arena.ids, arena.next, arena.map_class,
             arena.config_flags, arena.config_row, arena.config_map, path, row_at, map_at, escapes, counts,
-            arena.trie_below, arena.trie_height, in_loop, stays, interest_low, interest_high, reach,
+            arena.trie_below, arena.trie_height, in_loop, stays, arena.trie_mark, leaving, interest_low,
+            interest_high, reach,
             arena.loop_config, arena.loop_bytes,
         )  # fmt: skip
         if node >= past:
@@ -198,31 +205,43 @@ def targets_of(arena, config, targets):
 
 @jit(_int(arena_type, _int), apart=True)
 def dominant(arena, config):
-    """The configuration that most tokens' first bytes lead to from ``config``; DEAD where none has many."""
+    """The configuration that most tokens' first bytes lead to from ``config``; DEAD where none has many.
+
+    One that many bytes lead to is preferred to one that few do: most of what follows are these, too, while
+    after a blank, that nearly half of the tokens begin with, mostly something else follows.
+    """
     if arena.config_row[config] < 0:
         expand(arena, config)
     number = np.int64(arena.config_map[config])
     size = np.int64(arena.map_size[number])
     weight = np.zeros(size, np.int64)
+    count = np.zeros(size, np.int64)
     example = np.zeros(size, np.int64)
     classes = arena.map_class[256 * number : 256 * number + 256]
     weights = arena.byte_weight
     for byte in range(256):
         group = np.int64(classes[byte])
         weight[group] += weights[byte]
+        count[group] += 1
         example[group] = byte
     targets = np.zeros(size, np.int64)
-    best = np.int64(0)
+    best = np.int64(-1)
+    most = np.int64(0)
     for kind in range(size):
-        targets[kind] = DEAD
-        if weight[kind] > 0:
-            targets[kind] = step(arena, config, example[kind])
+        targets[kind] = step(arena, config, example[kind]) if weight[kind] > 0 else DEAD
         if targets[kind] == DEAD:
-            weight[kind] = 0
-        if weight[kind] > weight[best]:
-            best = np.int64(kind)
-    total = np.int64(0)
-    for kind in range(size):
-        if targets[kind] == targets[best]:
-            total += weight[kind]
-    return targets[best] if SHARE * total >= arena.trie_tokens.size and total > 0 else DEAD
+            continue
+        # The first kind that leads there has the weight of all that do.
+        first = np.int64(0)
+        while targets[first] != targets[kind]:
+            first += 1
+        if first < kind:
+            weight[first] += weight[kind]
+            count[first] += count[kind]
+        value = weight[first] if SHARE * weight[first] >= arena.trie_tokens.size else np.int64(0)
+        if count[first] >= MANY_BYTES:
+            value *= SHARE
+        if value > most:
+            most = value
+            best = first
+    return targets[best] if best >= 0 else DEAD

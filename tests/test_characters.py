@@ -22,8 +22,11 @@ from vllm_guided.automaton.char_sets import (
     refine,
     union,
 )
+from vllm_guided.automaton.char_subset import determinised
+from vllm_guided.automaton.char_unrolled import unrolled
 from vllm_guided.automaton.characters import MAX_STATES, CharDfa
 from vllm_guided.errors import ConstraintTooComplex
+from vllm_guided.frontends.regex.parser import parse
 from vllm_guided.grammar import ir
 
 PATTERNS = patterns(fixed_lookbehind=True)
@@ -191,3 +194,48 @@ def test_too_long_is_too_complex() -> None:
         CharDfa.from_pattern("[ab]{1,200}").intersection(CharDfa.from_pattern("(?:[ab]{201})*")).union(
             CharDfa.from_pattern("(?:a{211})*c").union(CharDfa.from_pattern("(?:a{199})*d"))
         )
+
+
+COUNTED = [
+    "[a-z]{0,40}", "(?:ab?){3,5}c*", "(?:a|b){0,7}|c+", "a{3}(?:b{2}c?){2,}", "", "(?:)*", "a?",
+    "[^\\s]{2,9}x", ".*[0-9a-f]{4}.*", "(?:a*b*){0,3}", "(?:a{2}|b){5}", "[a-zé-ü😀]{1,3}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", COUNTED)
+def test_counts_written_out(pattern: str) -> None:
+    """Compiled code makes the automaton that derivatives make."""
+    check_unrolled(pattern, wanted=True)
+
+
+@given(patterns(fixed_lookbehind=True))
+def test_counts_written_out_of_random_patterns(pattern: str) -> None:
+    check_unrolled(pattern)
+
+
+def check_unrolled(pattern: str, wanted: bool = False) -> None:
+    expression = parse(pattern, dialect="python")
+    found = unrolled(expression, MAX_STATES)
+    assert found is not None or not wanted
+    if found is not None:
+        assert CharDfa(*found) == CharDfa(*determinised(expression, MAX_STATES))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "a{0,1025}",  # too large
+        "(?:[ab]{0,33}){32}",
+        "a(?=b)b",  # lookaround has another construction
+        ".*a.{9}",  # very many more sets than states
+    ],
+)
+def test_counts_that_are_not_written_out(pattern: str) -> None:
+    assert unrolled(parse(pattern, dialect="python"), MAX_STATES) is None
+
+
+def test_more_classes_than_labels() -> None:
+    """Of very many sets of characters the classes do not fit into labels, which are bytes."""
+    pattern = "".join(f"[{chr(256 + 2 * place)}-{chr(257 + 2 * place)}]" for place in range(300))
+    assert unrolled(parse(pattern, dialect="python"), MAX_STATES) is None
+    assert CharDfa.from_pattern(pattern).minimum_length() == 300

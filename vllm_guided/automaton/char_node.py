@@ -47,14 +47,17 @@ def to_node(automaton: CharDfa, encode: Callable[[Ranges], ir.Node]) -> ir.Node:
     queue = [0]
     for state in queue:
         for node, target in outgoing[state]:
-            chain = [node]
-            while folded(target):
-                following, target = outgoing[target][0]
-                chain.append(following)
+            whole = node
+            if folded(target):
+                chain = [node]
+                while folded(target):
+                    following, target = outgoing[target][0]
+                    chain.append(following)
+                whole = _joined(chain)
             if target not in numbers:
                 numbers[target] = len(numbers)
                 queue.append(target)
-            edges.append((numbers[state], _joined(chain), numbers[target]))
+            edges.append((numbers[state], whole, numbers[target]))
     accepting = frozenset(numbers[state] for state in automaton.accepting)
     if len(numbers) == 1 and not edges:
         return ir.EMPTY

@@ -113,6 +113,10 @@ class _Subsets:
         for term in state:
             for _, mask, rest in self._terms.head(term):
                 targets[rest] = targets.get(rest, 0) | mask
+        if len(targets) == 1:
+            ((rest, mask),) = targets.items()
+            self._work -= 1
+            return [(mask, frozenset((rest,)))]
         moves: list[tuple[int, object]] = []
         for part in _split(set(targets.values()), self._full):
             reached = [rest for rest, mask in targets.items() if mask & part]

@@ -11,7 +11,7 @@ after Miyazaki and Minamide, Derivatives of regular expressions with lookahead, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from vllm_guided.automaton.char_diagrams import FALSE, TRUE, Diagrams
 from vllm_guided.automaton.char_expression import (
@@ -32,25 +32,21 @@ GUARD_BUDGET = 20_000
 Head = list[tuple[int, int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class CharsItem:
+class CharsItem(NamedTuple):
     mask: int
 
 
-@dataclass(frozen=True, slots=True)
-class AlternationItem:
+class AlternationItem(NamedTuple):
     options: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RepetitionItem:
+class RepetitionItem(NamedTuple):
     body: int
     minimum: int
     maximum: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class LookItem:
+class LookItem(NamedTuple):
     number: int
     negated: bool
 
@@ -142,6 +138,8 @@ class Terms:
         """``term`` followed by ``rest``."""
         if rest == EMPTY_TERM:
             return term
+        if term == EMPTY_TERM:
+            return rest
         found = self._joined.get((term, rest))
         if found is None:
             chain: list[int] = []

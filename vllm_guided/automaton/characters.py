@@ -20,6 +20,7 @@ from vllm_guided.automaton.char_minimise import Table, minimised
 from vllm_guided.automaton.char_product import product
 from vllm_guided.automaton.char_sets import ALL, Partition, Ranges, partition, refine
 from vllm_guided.automaton.char_subset import determinised, too_many_states
+from vllm_guided.automaton.char_unrolled import unrolled
 from vllm_guided.errors import ConstraintTooComplex
 
 if TYPE_CHECKING:
@@ -299,7 +300,10 @@ def _of_alternatives(alternatives: list[Items], max_states: int) -> CharDfa:
             apart.append(_of_sequence(items, max_states))
         else:
             together.append(concat(items))
-    found = CharDfa(*determinised(alternation(together), max_states)) if together else CharDfa.nothing()
+    found = CharDfa.nothing()
+    if together:
+        whole = alternation(together)
+        found = CharDfa(*(unrolled(whole, max_states) or determinised(whole, max_states)))
     for other in apart:
         found = found.union(other)
     return found

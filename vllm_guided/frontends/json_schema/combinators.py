@@ -107,7 +107,13 @@ def _one_of(algebra: Algebra, norm: Norm, branches: list[Norm]) -> Norm:
 
 
 def _told_apart(algebra: Algebra, branches: list[Norm]) -> bool:
-    """Whether all branches are objects that one required property of different strings tells apart."""
+    """Whether all branches are different strings, or objects that a required property of such tells apart."""
+    texts = [text for branch in branches for shape in branch.strings for text in shape.finite or ()]
+    if len(set(texts)) == len(texts) and all(
+        branch._replace(strings=()) == EMPTY and all(shape.finite is not None for shape in branch.strings)
+        for branch in branches
+    ):
+        return True
     if any(branch._replace(objects=()) != EMPTY or not branch.objects for branch in branches):
         return False
     shapes = [[dict(shape.properties) for shape in branch.objects] for branch in branches]

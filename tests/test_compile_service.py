@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import corpora
 import error_cases
 import pytest
 import random_schemas
-from compile_services import LIMIT, Running, until
+from compile_services import LIMIT, SLOW, Running, until
 
 from vllm_guided import constraints, handoff, packing, store
 from vllm_guided.automaton.automaton import Automaton
@@ -112,9 +113,9 @@ def test_messages_come_back() -> None:
     job = Job("grammar", "root ::= \ud800", (("a", None), ("b", True)), True)
     assert load_job(dump_job(job)) == job
     error = InvalidConstraint("no \ud800", where="#/a")
-    back = load_outcome(dump_outcome(Outcome(error, seconds=0.5, last=True)))
+    back = load_outcome(dump_outcome(Outcome(error, seconds=0.5, last=True, passing=True)))
     assert back.error is not None and described(back.error) == described(error)
-    assert (back.seconds, back.last) == (0.5, True)
+    assert (back.seconds, back.last, back.passing) == (0.5, True, True)
 
     class OfAFrontend(InvalidConstraint):
         pass
@@ -196,8 +197,6 @@ def test_without_any_place_for_files(
 
 
 def test_from_threads() -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     service = BlockingCompileService(Settings())
     try:
         with ThreadPoolExecutor(8) as pool:
@@ -205,6 +204,45 @@ def test_from_threads() -> None:
         assert all(outcome.error is None for outcome in outcomes)
     finally:
         service.close()
+
+
+def test_a_loop_may_ask_the_service_of_another() -> None:
+    events: list[str] = []
+    service = BlockingCompileService(Settings(), events.append)
+    try:
+        assert service.compile(Job("regex", "a", ())).error is None
+        assert asyncio.run(service.service.compile(Job("regex", "b", ()))).error is None
+        assert service.compile(Job("regex", "c", ())).error is None
+        assert events == ["started"]
+
+        async def give_up() -> None:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(service.service.compile(SLOW), 0.2)
+
+        asyncio.run(give_up())
+        until(lambda: not service.service._flights, "nobody waits, but it is compiled")
+    finally:
+        service.close()
+
+
+def test_a_loop_that_another_loop_takes_the_service_from(running: Running) -> None:
+    """The first loop stands still and may never run again."""
+    waiting = running.loop.create_task(running.service.compile(SLOW))
+    running.run(asyncio.sleep(0))
+    outcome = asyncio.run(running.service.compile(Job("regex", "a", ())))
+    assert outcome.error is None
+    with pytest.raises(Unavailable):
+        running.run(waiting)
+
+
+def test_who_waits_when_a_service_is_closed_is_told() -> None:
+    service = BlockingCompileService(Settings())
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(service.compile, SLOW)
+        until(lambda: service.service._flights, "it does not begin")
+        service.close()
+        with pytest.raises(Unavailable):
+            answer.result(LIMIT)
 
 
 def test_the_client_loads_no_compiler() -> None:
@@ -244,5 +282,9 @@ def test_settings_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen.wall_seconds == 80.0
     monkeypatch.setenv("VLLM_GUIDED_COMPILE_SECONDS", "soon")
     assert (from_environment() or chosen).cpu_seconds == Settings.cpu_seconds
+    for name in ("SECONDS", "MB", "WORKERS"):
+        monkeypatch.setenv(f"VLLM_GUIDED_COMPILE_{name}", "inf")
+    chosen = from_environment()
+    assert chosen == Settings(1024, cpu_seconds=86_400, wall_seconds=172_800, memory_bytes=1 << 40)
     monkeypatch.setenv("VLLM_GUIDED_COMPILE_WORKERS", "0")
     assert from_environment() is None

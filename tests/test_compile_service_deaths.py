@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from compile_services import LIMIT, SLOW, Running, alive, children, until
@@ -80,6 +82,35 @@ def test_where_no_process_can_be_started(
     monkeypatch.setattr(processes, "get_executable", lambda: "/bin/false")
     with pytest.raises(Unavailable):
         running.compile(Job("regex", "a", ()))
+
+
+def test_processes_that_do_not_come(loop: asyncio.AbstractEventLoop) -> None:
+    running = Running(loop, Settings(start_seconds=0.01))
+    try:
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                running.compile(Job("regex", "a", ()))
+        assert running.events["started"] == 1
+    finally:
+        running.service.close()
+
+
+def test_a_worker_whose_socket_cannot_be_received(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where this process has no file descriptor left, the packet comes without it."""
+    real = socket.recv_fds
+    lost: list[int] = []
+
+    def recv_fds(*args: Any) -> Any:
+        packet, descriptors, *rest = real(*args)
+        if descriptors and not lost:
+            lost.extend(descriptors)
+            descriptors = []
+        return packet, descriptors, *rest
+
+    monkeypatch.setattr(processes.socket, "recv_fds", recv_fds)
+    assert running.compile(Job("regex", "a", ())).error is None
+    assert lost and running.events["started"] == 2
+    os.close(lost[0])
 
 
 @pytest.mark.parametrize("end", ["exit", "exception", "kill", "fork"])

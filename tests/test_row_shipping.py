@@ -177,8 +177,9 @@ def test_a_core_opens_its_workers_tables(monkeypatch: pytest.MonkeyPatch) -> Non
     assert number in table._tables
     manager.row_table.begin()
     assert not manager.row_table.is_sent
-    assert core.model_executor.sample_tokens("masks", non_block=True)
-    assert manager.row_table.is_sent and core.model_executor.sent == ["masks"]
+    masks = SimpleNamespace(grammar_bitmask=numbers_of(0, table=number))
+    assert core.model_executor.sample_tokens(masks, non_block=True)
+    assert manager.row_table.is_sent and core.model_executor.sent == [masks]
     manager.row_table.begin()
     core.model_executor.sample_tokens(None)
     assert not manager.row_table.is_sent
@@ -233,6 +234,27 @@ def test_what_was_not_sent_is_sent_again() -> None:
         shipped.index.number_row(row)
         assert len(shipped.index.added()[0]) == expected
         shipped.is_sent = is_sent
+
+
+def test_rows_of_a_step_that_sent_whole_rows_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a step does that fails after it has numbered its rows: the numbers' rows never left."""
+    monkeypatch.setattr(selection, "_active", True)
+    monkeypatch.setattr(metrics, "publish", lambda engine, gauges: None)
+    manager = a_manager()
+    core = core_of(manager, Executor([a_worker()]))
+    row = np.array([1, 2, 3], np.int32)
+    shipped = manager.row_table
+    for _ in range(2):
+        shipped.begin()
+        shipped.index.number_row(row)
+        slots, rows = shipped.index.added()
+        assert rows.tolist() == [[1, 2, 3]]
+        core.model_executor.sample_tokens(SimpleNamespace(grammar_bitmask=row[None, :]))
+    numbers = RowNumbers.of(slots, shipped.number, slots, rows)
+    core.model_executor.sample_tokens(SimpleNamespace(grammar_bitmask=numbers))
+    shipped.begin()
+    shipped.index.number_row(row)
+    assert not len(shipped.index.added()[0])
 
 
 def test_a_worker_without_the_package_answers_too() -> None:

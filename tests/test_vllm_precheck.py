@@ -25,7 +25,7 @@ from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm_guided import handoff
 from vllm_guided.compile_service import client, settings
 from vllm_guided.compile_service.protocol import Job, Outcome
-from vllm_guided.errors import InvalidConstraint
+from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
 from vllm_guided.vllm import compiled, counters, metrics, precheck
 from vllm_guided.vllm.engine import Constraint, constraint_from
 from vllm_guided.vllm.selection import UnexpectedVllm
@@ -270,6 +270,27 @@ def test_verdicts_are_bounded() -> None:
     verdicts.put((99).to_bytes(16, "big"), ())
     verdicts.clear()
     assert verdicts.held == 0
+    # The one that was just found is there for the check after it, whatever its size.
+    verdicts.put(bytes(16), InvalidConstraint("x" * 100_000))
+    assert verdicts.get(bytes(16)) is not None
+    verdicts.put(bytes(15), ())
+    assert verdicts.get(bytes(16)) is None and verdicts.held < 10_000
+
+
+def test_a_refusal_in_this_process_that_is_due_to_the_moment_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "verdicts", compiled.Verdicts(10_000))
+    job = constraint_from(StructuredOutputsParams(regex="a"), None).job
+
+    def refuse(job: Any) -> Any:
+        raise ConstraintTooComplex("no time", passing=True)
+
+    monkeypatch.setattr(compiled, "automaton_in_process", refuse)
+    with pytest.raises(ConstraintTooComplex):
+        compiled.symbols_of(job)
+    assert compiled.verdicts.get(job.key) is not None
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + compiled.PASSING_SECONDS + 1)
+    assert compiled.verdicts.get(job.key) is None
 
 
 def test_passing_verdicts_pass(monkeypatch: pytest.MonkeyPatch) -> None:

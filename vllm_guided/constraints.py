@@ -231,7 +231,9 @@ def build(kind: str, spec: Any, options: dict[str, Any], read: Any = None) -> Au
             f"the {kind} constraint is nested too deeply; use references or repetition instead"
         ) from None
     except MemoryError:
-        raise ConstraintTooComplex(f"the {kind} constraint needs too much memory") from None
+        raise ConstraintTooComplex(
+            f"the {kind} constraint needs more memory than there is to compile it; simplify it", passing=True
+        ) from None
 
 
 def check_constraint(kind: str, spec: Any, **options: Any) -> None:

@@ -15,18 +15,17 @@ class GrammarError(ValueError):
         message: what is wrong and what to do about it.
         where: the place, as the input's language names places: a JSON pointer (``#/properties/a``),
             ``line 3, column 7``, or a position in a pattern. Empty where the whole input is meant.
+        passing: it is due to this moment's time or memory, and may be another answer the next time.
     """
 
-    passing = False
-    """Whether it is due to this moment's time or memory, and may be another answer the next time."""
-
-    def __init__(self, message: str, *, where: str = "") -> None:
+    def __init__(self, message: str, *, where: str = "", passing: bool = False) -> None:
         self.message = message
         self.where = where
+        self.passing = passing
         super().__init__(f"{where}: {message}" if where else message)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.message, self.where))
+        return (_rebuild, (type(self), self.message, self.where, self.passing))
 
 
 class InvalidConstraint(GrammarError):
@@ -41,5 +40,5 @@ class ConstraintTooComplex(GrammarError):
     """The input is right, but a budget (states, bytes or seconds) ran out while compiling it."""
 
 
-def _rebuild(kind: type[GrammarError], message: str, where: str) -> GrammarError:
-    return kind(message, where=where)
+def _rebuild(kind: type[GrammarError], message: str, where: str, passing: bool) -> GrammarError:
+    return kind(message, where=where, passing=passing)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import secrets
 import sys
 import threading
@@ -26,6 +25,7 @@ import xxhash
 
 from vllm_guided.automaton.automaton import Automaton
 from vllm_guided.cachedir import prune_entries, read_entry, write_entry
+from vllm_guided.environment import number
 from vllm_guided.packing import pack, unpack
 
 logger = logging.getLogger(__name__)
@@ -36,6 +36,7 @@ KIND = "constraint-v2"
 ENVIRONMENT = "VLLM_GUIDED_DISK_CACHE_MB"
 DEFAULT_MEGABYTES = 1024
 """Megabytes of compiled constraints on disk; 0 turns the store off."""
+MOST_MEGABYTES = float(1 << 30)
 
 WORTH_SECONDS = 0.004
 """What compiles quicker than this is not stored where its caller waits for that: reading it back would save
@@ -50,11 +51,7 @@ _written_since_pruning: int | None = None
 
 def budget_bytes() -> int:
     """Bytes that the stored constraints may take, from ``$VLLM_GUIDED_DISK_CACHE_MB``."""
-    try:
-        megabytes = float(os.environ.get(ENVIRONMENT, DEFAULT_MEGABYTES))
-    except ValueError:
-        megabytes = DEFAULT_MEGABYTES
-    return max(0, int(megabytes * (1 << 20)))
+    return int(number(ENVIRONMENT, DEFAULT_MEGABYTES, least=0, most=MOST_MEGABYTES) * (1 << 20))
 
 
 def load(key: bytes) -> Automaton | None:

@@ -29,18 +29,29 @@ class BlockingCompileService:
         return asyncio.run_coroutine_threadsafe(self.service.compile(job), self._running()).result()
 
     def close(self) -> None:
-        """End the processes and the thread."""
+        """End the processes and the thread; whoever waits gets ``Unavailable``."""
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:
-            loop.call_soon_threadsafe(self.service.close)
-            loop.call_soon_threadsafe(loop.stop)
+            asyncio.run_coroutine_threadsafe(self._end(loop), loop)
+
+    async def _end(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.service.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others)  # they have their answer, and take it
+        loop.stop()
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 threading.Thread(
-                    target=self._loop.run_forever, name="vllm_guided compile service", daemon=True
+                    target=_run, args=(self._loop,), name="vllm_guided compile service", daemon=True
                 ).start()
             return self._loop
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()

@@ -22,6 +22,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from vllm_guided.compile_service.processes import Connection, Zygote, cpu_seconds
@@ -138,6 +139,8 @@ class CompileService:
         """
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
+            if self._loop is not None and self._loop.is_running():
+                return await self._ask_elsewhere(job, self._loop)
             self._adopt(loop)
         key = job.key + bytes([job.wants_content])
         flight = self._flights.get(key)
@@ -158,10 +161,25 @@ class CompileService:
             if not flight.waiting and not flight.future.done():
                 self._cancel(flight)
 
+    async def _ask_elsewhere(self, job: Job, owner: asyncio.AbstractEventLoop) -> Outcome:
+        """Have ``job`` compiled on the event loop of another thread, which the service belongs to."""
+        answer = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.compile(job), owner))
+        try:
+            await asyncio.wait([answer])
+        except asyncio.CancelledError:
+            answer.cancel()
+            raise
+        if answer.cancelled():
+            raise Unavailable("the event loop of the compile service has ended")
+        return answer.result()
+
     def _adopt(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Belong to ``loop`` from now on; what another loop left is dropped."""
+        """Belong to ``loop`` from now on; whoever waits on another loop is told so when that runs again."""
         if self._loop is not None:
             self._drop_processes()
+            for flight in self._flights.values():
+                with suppress(RuntimeError):  # it is closed
+                    self._loop.call_soon_threadsafe(_end, flight.future)
             for jobs in (self._flights, self._quick, self._slow):
                 jobs.clear()
         self._loop = loop
@@ -175,6 +193,8 @@ class CompileService:
     def _on_late(self, zygote: Zygote) -> None:
         """The processes take too long to start."""
         if self._zygote is zygote and not self._ever:
+            # Not again at once: whoever waits has waited long enough.
+            self._failures.extend([time.monotonic()] * self.settings.failures)
             zygote.process.kill()
 
     def _pump(self) -> None:
@@ -412,3 +432,9 @@ class CompileService:
         if self._zygote is not None:
             self._zygote.close()
             self._zygote = None
+
+
+def _end(future: asyncio.Future[Outcome]) -> None:
+    if not future.done():
+        future.set_exception(Unavailable("the compile service belongs to another event loop now"))
+        future.exception()  # asked for, so that nothing is logged where nobody waits

@@ -100,6 +100,10 @@ class Zygote:
                     on_gone()
                     return
                 name, *rest = marshal.loads(packet)
+                if name == WORKER and not descriptors:
+                    # This process has no file descriptor left: there is a worker that nobody can reach.
+                    on_gone()
+                    return
                 if name == WORKER:
                     connection = Connection(socket.socket(fileno=descriptors[0]), loop)
                     on_worker(rest[0], rest[1], connection)

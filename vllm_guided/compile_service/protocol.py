@@ -92,7 +92,7 @@ def dump_outcome(outcome: Outcome) -> bytes:
     error = outcome.error
     refused = None if error is None else (_public_name(error), error.message, error.where)
     symbols = [(s.names, s.ids, s.negated, s.optional) for s in outcome.symbols]
-    rest = (outcome.source, outcome.seconds, outcome.content, outcome.fault, outcome.last)
+    rest = (outcome.source, outcome.seconds, outcome.content, outcome.fault, outcome.last, outcome.passing)
     return marshal.dumps((refused, symbols, rest))
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
+
+from vllm_guided.environment import number
 
 SECONDS = "VLLM_GUIDED_COMPILE_SECONDS"
 MEGABYTES = "VLLM_GUIDED_COMPILE_MB"
 WORKERS = "VLLM_GUIDED_COMPILE_WORKERS"
+MOST_WORKERS, MOST_SECONDS, MOST_MEGABYTES = 1024, 86_400.0, float(1 << 20)
+"""As good as no limit."""
 
 
 @dataclass(frozen=True)
@@ -51,20 +54,14 @@ class Settings:
 
 def from_environment() -> Settings | None:
     """The settings of this server; None where it is to compile in its own processes."""
-    workers = int(_number(WORKERS, Settings.workers))
-    if workers <= 0:
+    workers = int(number(WORKERS, Settings.workers, least=0, most=MOST_WORKERS))
+    if not workers:
         return None
-    seconds = max(0.1, _number(SECONDS, Settings.cpu_seconds))
+    seconds = number(SECONDS, Settings.cpu_seconds, least=0.1, most=MOST_SECONDS)
+    megabytes = number(MEGABYTES, Settings.memory_bytes >> 20, least=64, most=MOST_MEGABYTES)
     return Settings(
         workers=workers,
         cpu_seconds=seconds,
         wall_seconds=max(Settings.wall_seconds, 2 * seconds),
-        memory_bytes=int(max(64.0, _number(MEGABYTES, Settings.memory_bytes >> 20)) * (1 << 20)),
+        memory_bytes=int(megabytes * (1 << 20)),
     )
-
-
-def _number(name: str, default: float) -> float:
-    try:
-        return float(os.environ.get(name) or default)
-    except ValueError:
-        return default

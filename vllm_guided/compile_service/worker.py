@@ -64,7 +64,7 @@ def run(job: Job, later: deque[Callable[[], object]]) -> Outcome:
         later.extend(found.later)
         content = b"".join(found.content or pack(found.automaton)) if job.wants_content else None
     except GrammarError as error:
-        return Outcome(error, seconds=time.thread_time() - begin)
+        return Outcome(error, seconds=time.thread_time() - begin, passing=error.passing)
     except Exception:
         return Outcome(fault=traceback.format_exc())
     return Outcome(

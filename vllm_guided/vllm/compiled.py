@@ -49,7 +49,10 @@ Verdict = tuple[SpecialToken, ...] | GrammarError
 
 
 class Verdicts:
-    """Verdicts by key, least recently used dropped beyond a number of bytes."""
+    """Verdicts by key, least recently used dropped beyond a number of bytes; the last is always kept.
+
+    The check that comes after it would compile the constraint on the event loop.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -70,7 +73,7 @@ class Verdicts:
             before = self._entries.pop(key, None)
             self.held += _size(verdict) - (0 if before is None else _size(before[0]))
             self._entries[key] = verdict, time.monotonic() + seconds
-            while self.held > self.limit and self._entries:
+            while self.held > self.limit and len(self._entries) > 1:
                 self.held -= _size(self._entries.popitem(last=False)[1][0])
 
     def clear(self) -> None:
@@ -146,7 +149,14 @@ def _note(job: Job, outcome: Outcome) -> None:
     else:
         counters.add("cache_hits", level=outcome.source)
     verdict = outcome.symbols if outcome.error is None else outcome.error
-    verdicts.put(job.key, verdict, PASSING_SECONDS if outcome.passing else math.inf)
+    if outcome.error is not None:
+        outcome.error.passing = outcome.passing
+    _remember(job, verdict)
+
+
+def _remember(job: Job, verdict: Verdict) -> None:
+    passing = isinstance(verdict, GrammarError) and verdict.passing
+    verdicts.put(job.key, verdict, PASSING_SECONDS if passing else math.inf)
 
 
 def _verdict_in_process(job: Job) -> Verdict:
@@ -154,7 +164,7 @@ def _verdict_in_process(job: Job) -> Verdict:
         verdict: Verdict = automaton_in_process(job).symbols
     except GrammarError as error:
         verdict = error.with_traceback(None)
-    verdicts.put(job.key, verdict)
+    _remember(job, verdict)
     return verdict
 
 
@@ -209,7 +219,6 @@ def _automaton_from(service: BlockingCompileService, job: Job) -> Automaton:
     outcome = service.compile(replace(job, wants_content=True))
     _note(job, outcome)
     if outcome.error is not None:
-        outcome.error.passing = outcome.passing
         raise outcome.error
     automaton = unpack(bytearray(outcome.content or b""))
     if automaton is None:

@@ -7,17 +7,18 @@ shape), whole rows are sent as before.
 from __future__ import annotations
 
 import functools
-import os
 import secrets
 from types import ModuleType
 from typing import Any
 
+from vllm_guided.environment import number
 from vllm_guided.vllm import metrics
 from vllm_guided.vllm.manager import is_ours
 from vllm_guided.vllm.selection import expect, logger
 
 ENVIRONMENT = "VLLM_GUIDED_ROW_TABLE_MB"
 DEFAULT_MEGABYTES = 64
+MOST_MEGABYTES = 65_536.0
 """Of each worker's device, and of the engine core's memory; 0: whole rows are sent in each step."""
 
 FEWEST_ROWS = 16
@@ -35,12 +36,8 @@ def open_table(worker, number, rows, words):
 
 def table_rows(words: int) -> int:
     """How many rows of ``words`` words the table has, by ``$VLLM_GUIDED_ROW_TABLE_MB``."""
-    try:
-        megabytes = float(os.environ.get(ENVIRONMENT, DEFAULT_MEGABYTES))
-    except ValueError:
-        logger.warning("%s must be a number of megabytes; %d is used.", ENVIRONMENT, DEFAULT_MEGABYTES)
-        megabytes = DEFAULT_MEGABYTES
-    return max(0, int(megabytes * (1 << 20)) // (4 * words))
+    megabytes = number(ENVIRONMENT, DEFAULT_MEGABYTES, least=0, most=MOST_MEGABYTES)
+    return int(megabytes * (1 << 20)) // (4 * words)
 
 
 def open_tables(module: ModuleType) -> None:
@@ -118,7 +115,11 @@ def note_sent(executor: Any, table: ShippedTable) -> None:
 
     @functools.wraps(original)
     def sample_tokens(grammar_output: Any, *args: Any, **kwargs: Any) -> Any:
-        if grammar_output is not None:
+        # Whole rows, which a step that failed half-way sends, say nothing of what it had added.
+        if (
+            grammar_output is not None
+            and getattr(grammar_output.grammar_bitmask, "table", -1) == table.number
+        ):
             table.is_sent = True
         return original(grammar_output, *args, **kwargs)
 

@@ -78,6 +78,23 @@ def test_what_is_published_is_read(run: Path, monkeypatch: pytest.MonkeyPatch) -
     assert found['vllm_guided_runtime_bytes{engine="4"}'] == 9
 
 
+def test_a_disk_that_is_full_for_a_while(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publisher = metrics.Publisher()
+    real, calls = publisher.publish, []
+
+    def publish() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise OSError(28, "No space left on device")
+        real()
+        publisher.stop()
+
+    monkeypatch.setattr(publisher, "publish", publish)
+    monkeypatch.setattr(metrics, "PERIOD_SECONDS", 0.001)
+    publisher.run()
+    assert len(calls) == 2 and list(run.glob("*.json"))
+
+
 def test_every_figure_has_a_meaning(run: Path) -> None:
     import vllm_guided as vg
 

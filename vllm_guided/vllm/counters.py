@@ -10,6 +10,7 @@ a microsecond, so it may stand on the way of a request, but not in a loop over t
 
 from __future__ import annotations
 
+import os
 import threading
 
 #: What is counted, with the labels in brackets.
@@ -58,3 +59,13 @@ def snapshot() -> dict[Key, float]:
     """A copy of all counters of this process."""
     with _lock:
         return dict(_values)
+
+
+def _after_fork() -> None:
+    """Another thread may have held the lock; the child counts what happens in it."""
+    global _lock
+    _lock = threading.Lock()
+    _values.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -45,8 +45,8 @@ class IdleWork(threading.Thread):
         self._compiler = compiler
         self._ahead: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._wake = threading.Event()
-        self._matchers: Sequence[Any] = ()
-        self._states: Any = None
+        self._given: tuple[Sequence[Any], Any] | None = None
+        """Matchers and the state of each: one attribute, as another thread takes both."""
         self._is_over = True
 
     def begin(self, matchers: Sequence[Any], states: Any) -> None:
@@ -56,7 +56,7 @@ class IdleWork(threading.Thread):
             matchers: whose state each is.
             states: int32 [matchers]; negative ones are nobody's.
         """
-        self._matchers, self._states = matchers, states
+        self._given = matchers, states
         self._is_over = False
         self._wake.set()
 
@@ -81,10 +81,10 @@ class IdleWork(threading.Thread):
         from vllm_guided.runtime.lookahead import Lookahead
         from vllm_guided.runtime.steps import groups
 
-        matchers, states = self._matchers, self._states
-        self._matchers, self._states = (), None
-        if not len(matchers):
+        given, self._given = self._given, None
+        if given is None:
             return
+        matchers, states = given
         for runtime, chosen in groups(matchers):
             # What requests need themselves comes first.
             if self._is_over or runtime.nbytes > self._compiler.max_bytes // 2:

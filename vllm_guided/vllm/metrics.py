@@ -54,7 +54,8 @@ class Publisher(threading.Thread):
         """Publish until the process ends."""
         try:
             while not self._stop.wait(PERIOD_SECONDS):
-                self.publish()
+                with contextlib.suppress(OSError):  # no room on the disk; there may be some in a second
+                    self.publish()
         except Exception:
             logger.exception("vllm_guided's figures are not published any more.")
 

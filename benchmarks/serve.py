@@ -173,12 +173,10 @@ def draw(axes: Any, given: Any, figures: dict[str, Any]) -> None:
             for backend, found in figures.items()
         }
 
-    _report.bars(axes[0], sizes, of("ratio"), y=f"structured / free tokens per second, {KINDS[1]}")
-    axes[0].set(yscale="linear", xlabel="requests at a time", ylim=(0, 1.2))
-    axes[0].axhline(1, color="black", linewidth=0.8)
-    _report.bars(axes[1], sizes, of("ratio", KINDS[2]), y="structured / free tokens per second, never seen")
-    axes[1].set(yscale="linear", xlabel="requests at a time", ylim=(0, 1.2))
-    axes[1].axhline(1, color="black", linewidth=0.8)
+    for axis, kind in zip(axes, KINDS[1:], strict=False):
+        _report.bars(axis, sizes, of("ratio", kind), y=f"structured / free tokens per second, {kind}")
+        axis.set(yscale="linear", xlabel="requests at a time", ylim=(0, 1.2))
+        axis.axhline(1, color="black", linewidth=0.8)
     p99 = {name: [found["arrivals"][kind]["p99"] for kind in ARRIVALS] for name, found in figures.items()}
     _report.bars(axes[2], [f"{kind} arrives" for kind in ARRIVALS], p99, y="p99 gap between tokens, ms")
 
@@ -186,7 +184,9 @@ def draw(axes: Any, given: Any, figures: dict[str, Any]) -> None:
 def main() -> None:
     parser = _report.options(__doc__)
     parser.add_argument("--backends", nargs="+", default=list(BACKENDS[:3]), choices=BACKENDS)
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 16, 64, 256], help="at a time")
+    parser.add_argument(
+        "--concurrency", type=int, nargs="*", default=[1, 16, 64, 256], help="at a time; none: arrivals alone"
+    )
     parser.add_argument("--tokens", type=int, default=96, help="of each output")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--bystanders", type=int, default=16, help="streams that run while requests arrive")

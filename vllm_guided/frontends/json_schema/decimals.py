@@ -30,6 +30,8 @@ class Bound(NamedTuple):
 
 def decimal(value: Exact, closed: bool) -> Bound:
     """The digits of a magnitude."""
+    if isinstance(value, int):
+        return Bound(str(value), "", closed)
     fraction = Fraction(value)
     scale, denominator = 0, fraction.denominator
     while denominator != 1:

@@ -29,8 +29,10 @@ def least(value: Exact, closed: bool, written: bool) -> tuple[Exact, bool] | Non
         return value, closed
     if value > LARGEST:
         return None
+    if (closed or not written) and value < _EXACT:
+        return value, closed
     double = _double(value)
-    if (closed or not written) and (value < _EXACT or double == value):
+    if (closed or not written) and double == value:
         return value, closed
     if not closed and written:
         return _beyond(value, 1), True
@@ -43,8 +45,10 @@ def most(value: Exact, closed: bool, written: bool) -> tuple[Exact, bool]:
     """The upper bound of magnitudes, likewise."""
     if value >= LARGEST:
         return LARGEST, closed or value > LARGEST
+    if value == 0 or ((closed or not written) and value < _EXACT):
+        return value, closed
     double = _double(value)
-    if value == 0 or ((closed or not written) and (value < _EXACT or double == value)):
+    if (closed or not written) and double == value:
         return value, closed
     if not closed and written:
         return _beyond(value, -1), True

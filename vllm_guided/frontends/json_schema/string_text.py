@@ -122,31 +122,42 @@ def _unrolled(
     to_accept = _distances(automaton, outgoing)
     counted = minimum if maximum is None else maximum
     encode = _usual_spelling if plain or counted > 32 else _every_spelling
-    labels: dict[tuple[int, ...], tuple[ir.Node, int]] = {}
+    # By state: the targets that can accept, how far they are from that, and which label leads there.
+    kinds: dict[tuple[int, ...], int] = {}
+    moves = [
+        [
+            (target, to_accept[target], kinds.setdefault(tuple(classes), len(kinds)))
+            for target, classes in targets.items()
+            if target in to_accept
+        ]
+        for targets in outgoing
+    ]
+    kind_classes = list(kinds)
+    labels: list[tuple[ir.Node, int] | None] = [None] * len(kinds)
     nodes: dict[tuple[int, int], int] = {(0, 0): 0}
     queue = [(0, 0)]
     edges: list[tuple[int, ir.Node, int]] = []
     accepting: set[int] = set()
     total, needed = 0, 2 if maximum is None else 1  # without a maximum nothing can be left out
     most_bytes, most_edges = needed * limits.LENGTH_BYTES, needed * limits.LENGTH_EDGES
-    for state, length in queue:  # grows while it is read
-        here = nodes[(state, length)]
+    for here, (state, length) in enumerate(queue):  # grows while it is read
         if length >= minimum and state in automaton.accepting:
             accepting.add(here)
         after = length + 1 if maximum is not None else min(length + 1, minimum)
-        for target, classes in outgoing[state].items():
-            distance = to_accept.get(target)
-            if distance is None or (maximum is not None and after + distance > maximum):
+        for target, distance, kind in moves[state]:
+            if maximum is not None and after + distance > maximum:
                 continue
-            key = tuple(classes)
-            if key not in labels:
-                label = _label(members, classes, encode)
-                labels[key] = (label, _weight(label))
-            if (target, after) not in nodes:
-                nodes[(target, after)] = len(nodes)
-                queue.append((target, after))
-            edges.append((here, labels[key][0], nodes[(target, after)]))
-            total += labels[key][1]
+            label = labels[kind]
+            if label is None:
+                node = _label(members, list(kind_classes[kind]), encode)
+                label = labels[kind] = node, _weight(node)
+            following = target, after
+            there = nodes.get(following)
+            if there is None:
+                there = nodes[following] = len(nodes)
+                queue.append(following)
+            edges.append((here, label[0], there))
+            total += label[1]
         if total > most_bytes or len(edges) > most_edges:
             return None, after
     return (ir.Graph(tuple(edges), frozenset(accepting)) if accepting else ir.NOTHING), counted

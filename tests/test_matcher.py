@@ -185,6 +185,27 @@ def test_wrong_bitmasks(bitmask: Any, row: int, error: type[Exception], compiler
         vg.fill_bitmask_batch([matcher], bitmask, [row])
 
 
+def test_a_bitmask_again(compiler: vg.GrammarCompiler) -> None:
+    """An array that a mask was written to before is taken as it is, until it is another one."""
+    matcher = compiler.compile_choice(["a"]).matcher()
+    bitmask = np.zeros((2, 10), np.int32)
+    for row in (0, 1, 0):
+        bitmask[:] = 0
+        matcher.fill_bitmask(bitmask, row)
+        assert bitmask.any(axis=1).tolist() == [row == 0, row == 1]
+    for row in (2, -1):
+        with pytest.raises(IndexError):
+            matcher.fill_bitmask(bitmask, row)
+    with pytest.raises(TypeError):
+        matcher.fill_bitmask(bitmask, None)  # type: ignore[arg-type]
+    bitmask.shape = (4, 5)
+    with pytest.raises(ValueError, match="wider"):
+        matcher.fill_bitmask(bitmask, 0)
+    del bitmask
+    with pytest.raises(TypeError, match="NoneType"):
+        matcher.fill_bitmask(None, 0)
+
+
 @pytest.mark.parametrize("tokens", [["97"], [97.0], [None], [[97]], "a", np.array([97.5]), np.array([[97]])])
 @pytest.mark.parametrize("times", [1, 2])
 def test_tokens_are_integers(tokens: Any, times: int, compiler: vg.GrammarCompiler) -> None:

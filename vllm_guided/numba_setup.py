@@ -113,7 +113,7 @@ def jit(
 def without_dispatch(function: Any) -> Callable[..., int]:
     """``function``'s one compiled form, called without a look at its arguments' types.
 
-    For arguments that are integers for certain: that look is half of what a short function takes.
+    For arguments that are of these types for certain: that look is half of what a short function takes.
     """
     (compiled,) = function.overloads.values()
     called: Callable[..., int] = compiled.entry_point

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,8 @@ class Runtime:
         self.vocabulary = vocabulary
         self.words = (vocabulary.size + 31) // 32
         self.lock = threading.Lock()
+        #: The array that a mask was written to last, if it still exists.
+        self.last_bitmask: Callable[[], Any] = object
         try:
             self.arena = self._new_arena(reserve)
         except MemoryError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import index
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,8 @@ TOKEN_LIMIT = 1 << 31
 FORCED_LIMIT = 4096
 
 _advance_one = without_dispatch(entry.advance)
+#: For an array that numba has looked at before.
+_fill_same = without_dispatch(entry.fill)
 
 
 def allocate_token_bitmask(rows: int, vocabulary_size: int) -> Bitmask:
@@ -173,18 +176,23 @@ class GrammarMatcher:
                 ambiguous, or the vocabulary cannot spell what it asks for. The row is all zeros.
         """
         runtime = self._runtime
-        array = bitmask if type(bitmask) is np.ndarray else _from_tensor(bitmask)
         try:
-            with runtime.lock:
-                filled = entry.fill(runtime.address, self._history[-1], array, row)
+            if runtime.last_bitmask() is bitmask:
+                with runtime.lock:
+                    filled = _fill_same(runtime.address, self._history[-1], bitmask, row)
+            else:
+                array = bitmask if type(bitmask) is np.ndarray else _from_tensor(bitmask)
+                with runtime.lock:
+                    filled = entry.fill(runtime.address, self._history[-1], array, row)
+                runtime.last_bitmask = ref(array)
         except TypeError:
             # The compiled function takes no other arrays; say what is wrong with this one.
-            as_bitmask(array, runtime.words)
+            as_bitmask(bitmask, runtime.words)
             raise
         if filled > 0:
             return
         if filled < 0:
-            as_bitmask(array, runtime.words)
+            array = as_bitmask(bitmask, runtime.words)
             raise IndexError(f"row {row} of a bitmask with {len(array)} rows")
         with runtime.lock:
             raise _too_ambiguous() if runtime.has_overflowed() else _not_spelt()

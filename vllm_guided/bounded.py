@@ -93,9 +93,12 @@ def _at_a_glance(value: Any, depth: int) -> int:
     if isinstance(value, np.ndarray):
         return OBJECT_BYTES + int(value.nbytes)
     if isinstance(value, tuple):
+        size = OBJECT_BYTES * (1 + len(value))
         if depth and len(value) <= MOST_PARTS:
-            return OBJECT_BYTES + sum([_at_a_glance(part, depth - 1) for part in value])
-        return OBJECT_BYTES * (1 + len(value))
+            for part in value:
+                if type(part) is not int:
+                    size += _at_a_glance(part, depth - 1) - OBJECT_BYTES
+        return size
     return OBJECT_BYTES
 
 

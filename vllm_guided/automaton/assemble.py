@@ -22,11 +22,11 @@ def assembled(rules: OwnRules) -> Automaton:
     own = [rule for rule in range(count) if rule not in fragment_of] if fragment_of else list(range(count))
     # By key, as different rules may be one fragment: it, and its first name.
     roots: dict[bytes, tuple[Fragment, str]] = {}
+    callees = rules.called.tolist()
     if len(fragment_of) > len(nfa.compiled):
         # Rules that have become fragments call others, too.
-        callees = [callee for rule in own for callee in rules.callees_of(rule)]
-    else:
-        callees = rules.called.tolist()
+        offsets = rules.call_offsets.tolist()
+        callees = [callee for rule in own for callee in callees[offsets[rule] : offsets[rule + 1]]]
     for callee in fragment_of.keys() & set(callees):
         fragment = fragment_of[callee]
         roots[fragment.key] = fragment, nfa.names[callee]

@@ -160,17 +160,6 @@ def outputs(module: ModuleType) -> None:
     wrap(module.OutputProcessor, "process_outputs", "outputs")
 
 
-def keep_async(module: ModuleType) -> None:
-    """Put the flag back that vLLM's CPU platform takes away."""
-    original = module.CpuPlatform.check_and_update_config.__func__
-
-    def check_and_update_config(cls: Any, vllm_config: Any) -> None:
-        original(cls, vllm_config)
-        vllm_config.scheduler_config.async_scheduling = True
-
-    module.CpuPlatform.check_and_update_config = classmethod(check_and_update_config)
-
-
 POINTS: dict[str, Callable[[ModuleType], None]] = {
     "vllm.v1.core.sched.scheduler": scheduler,
     "vllm.v1.structured_output": manager,
@@ -183,6 +172,7 @@ POINTS: dict[str, Callable[[ModuleType], None]] = {
 
 def start() -> None:
     """The entry point: in each of vLLM's processes, before it imports what is wrapped."""
+    from vllm_guided.demo.async_on_cpu import keep_async
     from vllm_guided.vllm import imports, plugin
 
     plugin.register()  # first, so that its functions are among those that are timed

@@ -17,13 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import async_on_cpu
 import pytest
 
 pytest.importorskip("vllm")
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 
-from vllm_guided.demo import judges  # noqa: E402
+from vllm_guided.demo import async_on_cpu, judges  # noqa: E402
 from vllm_guided.demo.model import MissingTokenizer, write_tiny_model  # noqa: E402
 from vllm_guided.demo.server import VllmServer  # noqa: E402
 

@@ -32,7 +32,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import async_on_cpu
 import corpora
 import httpx
 import judges
@@ -40,6 +39,7 @@ import openai
 
 import vllm_guided as vg
 from vllm_guided.constraints import check_constraint
+from vllm_guided.demo import async_on_cpu
 from vllm_guided.demo.model import write_tiny_model
 from vllm_guided.demo.run import SERVER_OPTIONS
 from vllm_guided.demo.server import VllmServer

@@ -1,6 +1,6 @@
 """Async scheduling on CPU: vLLM's CPU platform switches it off; the plugin that is made here, on again.
 
-In: a folder. Out: a ``vllm.general_plugins`` entry point in it, and both on ``PYTHONPATH``, for the servers
+In: a folder. Out: a ``vllm.general_plugins`` entry point in it, and the folder on ``PYTHONPATH``, for servers
 that are started from here on. Async scheduling does the same work in another order (a step is scheduled
 before the tokens of the one before are known), which GPUs do by default.
 """
@@ -21,8 +21,10 @@ def install(folder: Path) -> None:
     entry = folder / "async_on_cpu-0.dist-info"
     entry.mkdir(parents=True)
     (entry / "METADATA").write_text("Metadata-Version: 2.1\nName: async-on-cpu\nVersion: 0\n")
-    (entry / "entry_points.txt").write_text("[vllm.general_plugins]\nasync_on_cpu = async_on_cpu:start\n")
-    paths = [str(folder), str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")]
+    (entry / "entry_points.txt").write_text(
+        "[vllm.general_plugins]\nasync_on_cpu = vllm_guided.demo.async_on_cpu:start\n"
+    )
+    paths = [str(folder), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
 

@@ -72,6 +72,17 @@ def test_stop_tokens_of_the_request() -> None:
     assert g.validate_tokens([A, EOT]) == [A, EOT]
 
 
+def test_a_token_that_the_request_does_not_allow() -> None:
+    """vLLM's sampler picks one where ``allowed_token_ids`` and the mask have nothing in common."""
+    matcher = StubMatcher([b"ab", b"c"], TOKENS, KNOWN)
+    g = GuidedGrammar(matcher, "r", stop_ids=KNOWN, allowed_ids=frozenset({A, B, END}))
+    assert not g.is_plain and allowed(g) == {A, AB, C}
+    assert g.validate_tokens([A, B, END]) == [A, B, END]
+    assert g.validate_tokens([C]) == [] and g.validate_tokens([AB]) == []
+    assert not g.accept_tokens("r", [C]) and not g.failed
+    assert g.accept_tokens("r", [A, B, END]) and g.is_terminated()
+
+
 def test_a_stop_token_that_is_the_only_way_stays_allowed() -> None:
     g = grammar("c", extra=frozenset({C}))
     assert allowed(g) == {C}

@@ -539,6 +539,21 @@ def test_an_unknown_manager_refuses_to_start_with_us() -> None:
     shape(config("xgrammar"))
 
 
+@pytest.mark.parametrize("shape", [vllm_shapes.Manager030, vllm_shapes.Manager033])
+@pytest.mark.parametrize(
+    ("allowed", "told"), [(None, None), ([0, 1, 5], "allowed_token_ids of this request")]
+)
+def test_why_a_sampled_token_is_refused(shape: type, allowed: list[int] | None, told: str | None) -> None:
+    manager = adapted(shape)(config())
+    made = request("r", "ab")
+    made.stop_reason = None
+    made.sampling_params.allowed_token_ids = allowed
+    manager.grammar_init(made)
+    assert manager.accept_tokens(made, [0]) and made.stop_reason is None
+    assert not manager.accept_tokens(made, [0])
+    assert made.stop_reason is None if told is None else told in made.stop_reason
+
+
 def test_the_installed_manager_is_adapted() -> None:
     module = pytest.importorskip("vllm.v1.structured_output")
     manager = module.StructuredOutputManager

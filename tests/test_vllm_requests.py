@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -251,6 +253,125 @@ def test_bodies_that_are_wrong(kind: str, body: dict[str, Any], message: str) ->
 
 
 @pytest.mark.usefixtures("active")
+@pytest.mark.parametrize("kind", ["chat", "batch", "completion", "responses"])
+@pytest.mark.parametrize(
+    ("constraint", "message"),
+    [
+        (
+            {"regex": "a", "regx": "b"},
+            "structured_outputs has no 'regx'; it has json, regex, choice, grammar",
+        ),
+        ({"json": SCHEMA, "strict": True}, "has no 'strict'"),
+        ({"json": SCHEMA, "disable_fallback": True, "_backend": None, "_backend_was_auto": False}, None),
+        ({"json": SCHEMA, "other": None}, None),
+    ],
+)
+def test_unknown_keys_of_a_constraint(kind: str, constraint: dict[str, Any], message: str | None) -> None:
+    from vllm.exceptions import VLLMValidationError
+
+    if message is None:
+        assert sampling_params(kind, {"structured_outputs": constraint}).structured_outputs.json == SCHEMA
+        return
+    with pytest.raises(VLLMValidationError, match=message) as caught:
+        sampling_params(kind, {"structured_outputs": constraint})
+    assert caught.value.parameter == "structured_outputs"
+
+
+@pytest.mark.usefixtures("active")
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"structured_outputs": {"json": {}}, "response_format": FORMAT}, "leave one out"),
+        ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}, "leave one out"),
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, "'json_object' has no 'schema'"),
+        ({"response_format": {"type": "text", "json_schema": {"schema": SCHEMA}}}, "'text' has no"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "has no schema; write"),
+        ({"text": {"format": {"type": "json_object"}}}, "its place is response_format"),
+    ],
+)  # fmt: skip
+def test_what_vllm_would_leave_out(kind: str, body: dict[str, Any], message: str) -> None:
+    from vllm.exceptions import VLLMValidationError
+
+    with pytest.raises(VLLMValidationError, match=message):
+        sampling_params(kind, body)
+
+
+@pytest.mark.usefixtures("active")
+def test_what_vllm_would_leave_out_of_responses() -> None:
+    from vllm.exceptions import VLLMValidationError
+
+    with pytest.raises(VLLMValidationError, match=r"its place is text\.format"):
+        sampling_params("responses", {"response_format": FORMAT})
+
+
+@pytest.mark.usefixtures("active")
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"structured_outputs": {"json_object": True}, "response_format": {"type": "json_object"}},
+         "json_object"),
+        ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "text"}}, "regex"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}}, "json"),
+        ({"text": {"verbosity": "low"}, "structured_outputs": {"regex": "a"}}, "regex"),
+    ],
+)  # fmt: skip
+def test_what_is_let_through(body: dict[str, Any], field: str) -> None:
+    assert getattr(sampling_params("chat", body).structured_outputs, field) is not None
+
+
+def test_without_selection_bodies_are_vllm_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("vllm.config")
+    monkeypatch.setattr(selection, "_active", False)
+    assert sampling_params("chat", {"structured_outputs": {"regex": "a", "other": 1}}).structured_outputs
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({}, None),
+        (
+            {"structured_outputs": {"regex": "a"}},
+            "has no structured_outputs; its constraint is output_config",
+        ),
+        ({"response_format": FORMAT}, "has no response_format"),
+        ({"guided_regex": "a"}, "has no guided_regex"),
+        ({"guided_regex": None}, None),
+        ({"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}, None),
+        ({"output_config": {"format": {"type": "json_schema", "schema": {}}}}, "no schema, or an empty one"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "no schema, or an empty one"),
+        ({"output_config": {"effort": "low"}}, None),
+    ],
+)
+@pytest.mark.parametrize("is_active", [True, False])
+def test_messages(monkeypatch: pytest.MonkeyPatch, body: Any, message: str | None, is_active: bool) -> None:
+    pytest.importorskip("vllm")
+    from vllm_guided.vllm import bodies
+
+    class AnthropicServingMessages:
+        async def create_messages(self, request: Any, raw_request: Any = None) -> Any:
+            return "done"
+
+        def create_error_response(self, fault: Exception) -> Any:
+            return fault
+
+    class Raw:
+        async def json(self) -> Any:
+            return body
+
+    monkeypatch.setattr(selection, "_active", is_active)
+    module = ModuleType("a_vllm")
+    module.AnthropicServingMessages = AnthropicServingMessages  # type: ignore[attr-defined]
+    bodies.check_messages(module)
+    answer = asyncio.run(AnthropicServingMessages().create_messages(None, Raw()))
+    if message is None or not is_active:
+        assert answer == "done"
+    else:
+        assert message in str(answer)
+    assert asyncio.run(AnthropicServingMessages().create_messages(None)) == "done"
+
+
+@pytest.mark.usefixtures("active")
 def test_responses_take_one_constraint() -> None:
     from vllm.exceptions import VLLMValidationError
 
@@ -258,6 +379,13 @@ def test_responses_take_one_constraint() -> None:
     with pytest.raises(VLLMValidationError, match=r"text\.format is one already"):
         sampling_params("responses", {"guided_regex": "a", "text": text})
     assert sampling_params("responses", {"text": text}).structured_outputs.json == SCHEMA
+
+
+@pytest.mark.usefixtures("active")
+@pytest.mark.parametrize("kind", ["chat", "batch", "completion"])
+def test_a_schema_as_response_format(kind: str) -> None:
+    shape = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}
+    assert sampling_params(kind, {"response_format": shape}).structured_outputs.json == SCHEMA
 
 
 @pytest.mark.usefixtures("active")

@@ -73,7 +73,8 @@ class GuidedBackend(StructuredOutputBackend):  # type: ignore[misc]
     def _of_request(self, compiled: Any, request: Any) -> GuidedGrammar:
         sampling = request.sampling_params
         stops = sampling.all_stop_token_ids if sampling is not None else ()
-        return self._grammar(compiled, stops, request.request_id)
+        allowed = getattr(sampling, "allowed_token_ids", None)
+        return self._grammar(compiled, stops, request.request_id, frozenset(allowed) if allowed else None)
 
     def compile_grammar(
         self,
@@ -91,12 +92,14 @@ class GuidedBackend(StructuredOutputBackend):  # type: ignore[misc]
         assert self.engine is not None
         return self._grammar(self.engine.compile(constraint), stop_token_ids or (), "")
 
-    def _grammar(self, compiled: Any, stop_ids: Iterable[int], request_id: str) -> GuidedGrammar:
+    def _grammar(
+        self, compiled: Any, stop_ids: Iterable[int], request_id: str, allowed: frozenset[int] | None = None
+    ) -> GuidedGrammar:
         assert self.engine is not None
         matcher = compiled.matcher()
         known = self.engine.stop_token_ids
         extra = frozenset(stop for stop in stop_ids if stop not in known and 0 <= stop < self.vocab_size)
-        return GuidedGrammar(matcher, request_id, extra, known | extra if extra else known)
+        return GuidedGrammar(matcher, request_id, extra, known | extra if extra else known, allowed)
 
     def allocate_token_bitmask(self, max_num_seqs: int) -> torch.Tensor:
         """int32 [max_num_seqs, ceil(vocab_size / 32)]: another width would end vLLM's newer runner."""

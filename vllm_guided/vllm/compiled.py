@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from vllm_guided.automaton_cache import CACHE_BYTES, AutomatonCache
 from vllm_guided.compile_service import settings
-from vllm_guided.compile_service.client import CompileService, Unavailable
+from vllm_guided.compile_service.client import CompileService, Overloaded, Unavailable
 from vllm_guided.compile_service.protocol import Job, Outcome
 from vllm_guided.errors import GrammarError
 from vllm_guided.grammar.ir import SpecialToken
@@ -121,7 +121,19 @@ async def judge(job: Job, service: CompileService | None) -> None:
         else:
             _note(job, outcome)
             return
-    await asyncio.get_running_loop().run_in_executor(_thread(), _verdict_in_process, job)
+    await _wait_for_thread(job)
+
+
+async def _wait_for_thread(job: Job) -> None:
+    """Let this process's thread judge ``job``; as many may wait for it as for a service."""
+    global _waiting
+    if _waiting >= settings.Settings.quick_queue:
+        raise Overloaded
+    _waiting += 1
+    try:
+        await asyncio.get_running_loop().run_in_executor(_thread(), _verdict_in_process, job)
+    finally:
+        _waiting -= 1
 
 
 def symbols_of(job: Job) -> tuple[SpecialToken, ...]:
@@ -264,6 +276,8 @@ _turns = threading.Lock()
 """Held by the one of an engine core's threads that compiles for want of a service."""
 _service: BlockingCompileService | None = None
 _threads: ThreadPoolExecutor | None = None
+_waiting = 0
+"""Requests that wait for that thread."""
 _held = False
 _warned = False
 
@@ -271,7 +285,10 @@ _warned = False
 def new_service() -> CompileService | None:
     """A service for an event loop of this process; None where it is switched off."""
     chosen = settings.from_environment()
-    return None if chosen is None else CompileService(chosen, _count)
+    if chosen is None:
+        _warn_once(f"{settings.WORKERS} is 0")
+        return None
+    return CompileService(chosen, _count)
 
 
 def own_service() -> BlockingCompileService | None:
@@ -326,4 +343,8 @@ def _warn_once(reason: str) -> None:
     global _warned
     if not _warned:
         _warned = True
-        logger.warning("vllm_guided compiles constraints in the server's own processes: %s.", reason)
+        logger.warning(
+            "vllm_guided compiles constraints in the server's own processes: %s. One that takes long holds up "
+            "others; nothing but the front ends' own limits ends it.",
+            reason,
+        )

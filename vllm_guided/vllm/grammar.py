@@ -11,6 +11,7 @@ are handled here: such a token is masked until the output may end, and ends it f
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -50,6 +51,8 @@ class GuidedGrammar(StructuredOutputGrammar):  # type: ignore[misc]
         request_id: for the log.
         extra_stop_ids: stop tokens of this request that the matcher does not know.
         stop_ids: all stop tokens of this request.
+        allowed_ids: the request's own ``allowed_token_ids``, if it has any. vLLM takes the others away after
+            the masks; where none is left then, its sampler picks one all the same.
     """
 
     def __init__(
@@ -58,15 +61,17 @@ class GuidedGrammar(StructuredOutputGrammar):  # type: ignore[misc]
         request_id: str = "",
         extra_stop_ids: frozenset[int] = frozenset(),
         stop_ids: frozenset[int] = frozenset(),
+        allowed_ids: frozenset[int] | None = None,
     ) -> None:
         self.matcher = matcher
         self.request_id = request_id
         self.extra_stop_ids = extra_stop_ids
         self.stop_ids = stop_ids
+        self.allowed_ids = allowed_ids
         self.failed = False
         self._ended = False
         #: Whether its rows are its matcher's masks, and its tokens its matcher's, and nothing else.
-        self.is_plain = not extra_stop_ids
+        self.is_plain = not extra_stop_ids and allowed_ids is None
         self._ahead: tuple[int, list[int], list[int]] | None = None
         self._drafts: tuple[int, list[int], int] | None = None
 
@@ -110,6 +115,8 @@ class GuidedGrammar(StructuredOutputGrammar):  # type: ignore[misc]
         if self._ended or self.matcher.is_terminated():
             return True
         for token in tokens:
+            if self.allowed_ids is not None and token not in self.allowed_ids:
+                return False
             if token in self.extra_stop_ids and self.matcher.is_accepting():
                 self._ended = True
                 return True
@@ -129,6 +136,8 @@ class GuidedGrammar(StructuredOutputGrammar):  # type: ignore[misc]
                 return tokens[:allowed]
         if self._ended or self.matcher.is_terminated():
             return []
+        if self.allowed_ids is not None:
+            tokens = list(itertools.takewhile(self.allowed_ids.__contains__, tokens))
         if self.extra_stop_ids.isdisjoint(tokens):
             return list(self.matcher.validate_tokens(tokens))
         matcher = self.matcher.copy()

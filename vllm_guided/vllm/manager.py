@@ -19,6 +19,7 @@ from typing import Any
 
 from vllm_guided.errors import GrammarError
 from vllm_guided.vllm import counters
+from vllm_guided.vllm.contradictions import reason
 from vllm_guided.vllm.selection import (
     NAME,
     UnexpectedVllm,
@@ -231,7 +232,12 @@ def accept_looked_ahead(manager: Any) -> None:
                 if not structured.reasoning_ended:
                     structured.reasoning_ended = True
                 return True
-        return bool(original(self, request, new_token_ids))
+        accepted = bool(original(self, request, new_token_ids))
+        if not accepted and is_ours(self) and not getattr(structured.grammar, "failed", True):
+            told = reason(request.sampling_params)
+            if told is not None:
+                request.stop_reason = told
+        return accepted
 
     def advance(self: Any, requests: dict[str, Any], names: Any, output: Any) -> None:
         if is_ours(self):

@@ -344,7 +344,7 @@ def _warn_once(reason: str) -> None:
     if not _warned:
         _warned = True
         logger.warning(
-            "vllm_guided compiles constraints in the server's own processes: %s. One that takes long holds up "
-            "others; nothing but the front ends' own limits ends it.",
+            "vllm_guided compiles constraints in the server's own processes: %s. One that takes long holds "
+            "up others; nothing but the front ends' own limits ends it.",
             reason,
         )

@@ -197,6 +197,7 @@ def new_arena(
     arena.state_map = np.empty(states, np.int32)
     arena.state_kind = np.empty(states, np.uint8)
     arena.state_tier1 = np.empty(states, np.int32)
+    arena.state_part = np.empty(states, np.int32)
     arena.state_code = np.empty(states, np.uint64)
     arena.state_slots = 1 << 14
     arena.state_table = table_of(arena.state_slots, 4 * states)
@@ -362,7 +363,8 @@ def new_arena(
     arena.run_slots = 1024
     arena.run_table = table_of_records(2, 1024, states)
     arena.part_slots = 1024
-    arena.part_table = table_of_records(3, 1024, many)
+    arena.part_table = table_of_records(2, 1024, states)
+    arena.part_entry = np.empty(3 * many >> 2, np.int64)
     arena.run_work = np.empty(256, np.int64)
     arena.run_entry = np.empty(2 * many, np.int64)
     arena.stack_run = np.empty(many, np.int32)

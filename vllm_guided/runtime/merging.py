@@ -272,6 +272,7 @@ def _append(
     arena.accepting[number] = accepting[state]
     arena.state_map[number] = -1
     arena.state_tier1[number] = -1
+    arena.state_part[number] = -1
     arena.state_kind[number] = kind_of(arena, number)
     arena.edge_count = edges
     arena.call_count = calls
@@ -312,6 +313,7 @@ def append_states(
     arena.state_map = with_room(arena.state_map, states)
     arena.state_kind = with_room(arena.state_kind, states)
     arena.state_tier1 = with_room(arena.state_tier1, states)
+    arena.state_part = with_room(arena.state_part, states)
     arena.state_code = with_room(arena.state_code, states)
     arena.edge_low = with_room(arena.edge_low, arena.edge_count + edge_low.size)
     arena.edge_high = with_room(arena.edge_high, arena.edge_count + edge_low.size)

@@ -2,7 +2,7 @@
 
 In: the number of some rests (``rests.py``) and a set of stacks. Out: a list of token ids, found once for each
 pair. What is behind a frame is mostly a state that other rests, or these on other stacks, were run on: what
-they come to in it whatever its stack is kept (``part_table``), as tier 1 keeps what whole tokens come to.
+they come to in it whatever its stack is kept (``parts.py``), as tier 1 keeps what whole tokens come to.
 """
 
 # Compiled functions have numba signatures instead of annotations.
@@ -17,6 +17,7 @@ from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import BOTTOM, DEAD, SEEN, UNKNOWN, arena_type
 from vllm_guided.runtime.hash_tables import begin_larger, slot_of, step_records
 from vllm_guided.runtime.memory import copy_into, with_room
+from vllm_guided.runtime.parts import known_part, remember_part
 from vllm_guided.runtime.rests import make_rests
 from vllm_guided.runtime.spreading import after_return, enter, enter_pair, spread
 
@@ -24,8 +25,8 @@ _int = types.int64
 
 
 #: Numbers that an entry of ``run_table`` has: its key (rests << 32 | stack), and where its ids begin << 32 |
-#: how many they are. Of ``part_table``, keyed by rests and a state, a third: the rests that go on.
-RUN, PART = 2, 3
+#: how many they are.
+RUN = 2
 #: The first runs on a stack are a list: ``run_entry`` has of each its rests << 32 | the next one, and ids.
 LISTED = 8
 
@@ -44,14 +45,13 @@ def follow(arena, rests, config):
 
 @jit(_int(arena_type, _int, _int), apart=True)
 def _part(arena, rests, state):
-    """What ``rests`` come to in ``state`` whatever the stack below: the place in ``part_table``.
+    """What ``rests`` come to in ``state`` whatever the stack below: the place in ``part_entry``.
 
     That is the tokens allowed, and rests of what goes on behind its frame (-1 if nothing does).
     """
-    key = rests << 32 | state
-    place = slot_of(arena.part_table, np.int64(PART), arena.part_slots, key)
-    if arena.part_table[place] >= 0:
-        return place
+    known = known_part(arena, rests, state)
+    if known >= 0:
+        return known
     first = np.int64(arena.id_count)
     arena.closings = np.int64(0)
     kept = np.int64(0)
@@ -77,14 +77,7 @@ def _part(arena, rests, state):
         suffixes = arena.escapes[:count]
         suffixes.sort()
         behind = make_rests(arena, arena.kept_escapes, kept, arena.scratch_row, np.int64(0), suffixes)
-    arena.part_table = begin_larger(arena.part_table, PART, arena.part_slots, arena.part_count)
-    table = arena.part_table
-    table[place] = key
-    table[place + 1] = first << 32 | allowed
-    table[place + 2] = behind
-    arena.part_slots = step_records(table, np.int64(PART), arena.part_slots, arena.part_count, place)
-    arena.part_count += 1
-    return place
+    return remember_part(arena, rests, state, first << 32 | allowed, behind)
 
 
 @jit(types.boolean(arena_type, _int))
@@ -191,8 +184,8 @@ def run_rests(arena, rests, stack):
         for k in range(0, lists, 2):
             item = low + (k >> 1)
             part = _part(arena, rests, np.int64(arena.item_state[item]))
-            found = arena.part_table[part + 1]
-            behind = np.int64(arena.part_table[part + 2])
+            found = arena.part_entry[part + 1]
+            behind = np.int64(arena.part_entry[part + 2])
             more = np.int64(0)
             if behind >= 0:
                 begin, count = run_rests(arena, behind, np.int64(arena.item_stack[item]))

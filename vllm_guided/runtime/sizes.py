@@ -20,7 +20,7 @@ def sizes_of(arena):
     A hash table counts with those that it has grown from.
     """
     held = (
-        arena.state_count * 34
+        arena.state_count * 38
         + arena.edge_count * 6
         + (arena.call_count + arena.tok_count) * 8
         + arena.state_slots * 8
@@ -57,7 +57,8 @@ def sizes_of(arena):
         + arena.rests_escapes.size * 4
         + arena.run_slots * 32
         + arena.run_count * 16
-        + arena.part_slots * 48
+        + arena.part_count * 24
+        + arena.part_slots * 32
         + arena.pure_count * 21
         + arena.suffix_count * 9
         + arena.closed_key.size * 12

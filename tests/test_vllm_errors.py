@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -122,3 +123,38 @@ def test_other_streams_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(selection, "_active", is_active)
         with pytest.raises(VLLMValidationError):
             stream(VLLMValidationError("no"), constraint)
+
+
+def messages(chunks: list[str]) -> list[str]:
+    class AnthropicServingMessages:
+        async def message_stream_converter(self, generator: Any) -> Any:
+            async for chunk in generator:
+                assert "error" not in json.loads(chunk.removeprefix("data: "))
+                yield f"event of {chunk}"
+
+    module = ModuleType("a_vllm")
+    module.AnthropicServingMessages = AnthropicServingMessages  # type: ignore[attr-defined]
+    event_streams.tell_refusals_of_messages(module)
+
+    async def go() -> list[str]:
+        async def given() -> Any:
+            for chunk in chunks:
+                yield chunk
+
+        return [event async for event in AnthropicServingMessages().message_stream_converter(given())]
+
+    return asyncio.run(go())
+
+
+@pytest.mark.parametrize(("code", "kind"), [(400, "invalid_request_error"), (503, "api_error")])
+def test_an_error_in_a_stream_of_messages(monkeypatch: pytest.MonkeyPatch, code: int, kind: str) -> None:
+    monkeypatch.setattr(selection, "_active", True)
+    assert messages(["data: {}\n\n"]) == ["event of data: {}\n\n"]
+    error = json.dumps({"error": {"message": "no such thing", "type": "x", "param": None, "code": code}})
+    first, last = messages(["data: {}\n\n", f"data: {error}\n\n", "data: {}\n\n"])
+    assert first == "event of data: {}\n\n"
+    told = json.loads(last.removeprefix("event: error\ndata: "))
+    assert told == {"type": "error", "error": {"type": kind, "message": "no such thing"}}
+    monkeypatch.setattr(selection, "_active", False)
+    with pytest.raises(AssertionError):
+        messages([f"data: {error}\n\n"])

@@ -27,10 +27,12 @@ def reason(sampling_params: Any) -> str | None:
     given = [name for name in PARAMETERS if getattr(sampling_params, name, None)]
     if not given:
         return None
-    return (
-        f"{MARK}{' and '.join(given)} of this request take away every token that its constraint allows at "
-        "this point (allowed_token_ids must have the tokens that end the output, too)."
+    text = (
+        f"{MARK}{' and '.join(given)} of this request take away every token that its constraint allows here."
     )
+    if "allowed_token_ids" in given:
+        text += " (allowed_token_ids must have the tokens that end the output, too.)"
+    return text
 
 
 def tell_clients(module: ModuleType) -> None:

@@ -1,18 +1,23 @@
-"""A refusal in a streamed ``/v1/responses``: an error event.
+"""A refusal in a streamed ``/v1/responses`` or ``/v1/messages``: an error event that says why.
 
 By the time vLLM looks at a constraint, its stream has begun. Its other streams then tell what is wrong in an
-event of their own; this one lets the exception end the connection.
+event of their own; the first of these lets the exception end the connection, and the second, made of a chat's
+stream, tries to read the error as an answer.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import AsyncIterator
 from types import ModuleType
 from typing import Any
 
 from vllm_guided.vllm import selection
 from vllm_guided.vllm.selection import UnexpectedVllm, expect, logger
+
+_ERROR = 'data: {"error"'
+"""How vLLM's error in a chat's stream begins."""
 
 
 def tell_refusals(module: ModuleType) -> None:
@@ -63,3 +68,40 @@ async def _with_refusal(events: AsyncIterator[Any]) -> AsyncIterator[Any]:
             param=getattr(fault, "parameter", None),
             sequence_number=count,
         )
+
+
+def tell_refusals_of_messages(module: ModuleType) -> None:
+    """Adapt ``AnthropicServingMessages.message_stream_converter``, which takes an error for a bad answer."""
+    try:
+        serving = expect(module, "AnthropicServingMessages")
+        original = expect(serving, "message_stream_converter", parameters=("self", "generator"))
+    except UnexpectedVllm as fault:
+        logger.debug("%s A streamed message whose constraint is refused does not say why.", fault)
+        return
+
+    @functools.wraps(original)
+    def message_stream_converter(self: Any, generator: Any) -> Any:
+        if not selection.is_active():
+            return original(self, generator)
+        return _with_error(lambda chunks: original(self, chunks), generator)
+
+    serving.message_stream_converter = message_stream_converter
+
+
+async def _with_error(convert: Any, chunks: AsyncIterator[str]) -> AsyncIterator[str]:
+    """The events that ``convert`` makes of ``chunks`` of a chat, and of an error among those one more."""
+    error: dict[str, Any] = {}
+
+    async def before_error() -> AsyncIterator[str]:
+        async for chunk in chunks:
+            if chunk.startswith(_ERROR):
+                error.update(json.loads(chunk.removeprefix("data:"))["error"])
+                return
+            yield chunk
+
+    async for event in convert(before_error()):
+        yield event
+    if error:
+        is_theirs = error.get("code") == 400
+        told = {"type": "invalid_request_error" if is_theirs else "api_error", "message": error["message"]}
+        yield f"event: error\ndata: {json.dumps({'type': 'error', 'error': told})}\n\n"

@@ -44,7 +44,10 @@ HOOKS: dict[str, tuple[str, ...]] = {
         "bodies:check_bodies",
     ),
     "vllm.entrypoints.openai.responses.serving": ("event_streams:tell_refusals",),
-    "vllm.entrypoints.anthropic.serving": ("bodies:check_messages",),
+    "vllm.entrypoints.anthropic.serving": (
+        "bodies:check_messages",
+        "event_streams:tell_refusals_of_messages",
+    ),
     "vllm.entrypoints.generate.beam_search.offline": ("beam_search:use_backend",),
     "vllm.v1.engine.async_llm": ("precheck:judge_before_check",),
     "vllm.v1.engine.output_processor": ("contradictions:tell_clients",),

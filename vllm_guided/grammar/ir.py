@@ -121,10 +121,11 @@ class Graph:
 
     def __hash__(self) -> int:
         """As of any node, but a label that stands on many edges is looked through once."""
-        labels = [label for _, label, _ in self.edges]
-        hashes = {number: hash(label) for number, label in {id(each): each for each in labels}.items()}
-        ends = [(source, target) for source, _, target in self.edges]
-        return hash((tuple([hashes[id(each)] for each in labels]), tuple(ends), self.accepting, self.start))
+        sources, labels, targets = zip(*self.edges, strict=True) if self.edges else ((), (), ())
+        numbers = list(map(id, labels))
+        hashes = {number: hash(label) for number, label in dict(zip(numbers, labels, strict=True)).items()}
+        inside = tuple([hashes[number] for number in numbers])
+        return hash((sources, inside, targets, self.accepting, self.start))
 
 
 @_node

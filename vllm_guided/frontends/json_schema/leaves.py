@@ -10,7 +10,7 @@ from typing import Any
 from vllm_guided.grammar import ir
 
 LEAVES_KEPT = 4_096
-LEAF_BYTES = 16 << 20
+LEAF_BYTES = 24 << 20
 STRING_KEYWORDS = frozenset(("minLength", "maxLength", "pattern", "format", "contentEncoding"))
 LEAF_KEYWORDS = frozenset(
     (

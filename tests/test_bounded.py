@@ -173,6 +173,19 @@ def test_a_process_holds_no_more_compiled_constraints_than_it_is_told() -> None:
         constraints.limit_cached_bytes(before)
 
 
+def test_refusals_count_with_their_messages() -> None:
+    """A message may quote what a client wrote."""
+    cache = AutomatonCache(100_000)
+
+    def refuse() -> Automaton:
+        raise ConstraintTooComplex("x" * 10_000)
+
+    for number in range(50):
+        with pytest.raises(ConstraintTooComplex):
+            cache.get(bytes([number]), refuse)
+    assert cache.held <= 100_000 and len(cache.entries) < 10
+
+
 def test_refusals_of_the_moment_are_not_kept() -> None:
     cache = AutomatonCache(1 << 20)
     calls: list[str] = []

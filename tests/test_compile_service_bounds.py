@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
+from typing import Any
 
 import pytest
 from compile_services import QUICK, SLOW, Running, children
 
-from vllm_guided.compile_service import client
+from vllm_guided.compile_service import client, find, worker
 from vllm_guided.compile_service.client import CompileService, Overloaded
 from vllm_guided.compile_service.protocol import Job, Outcome
 from vllm_guided.compile_service.settings import Settings
@@ -178,3 +180,23 @@ def test_queues_are_bounded(running: Running) -> None:
         assert (await running.service.compile(Job("regex", "z", ()))).error is None
 
     running.run(go())
+
+
+@pytest.mark.parametrize("place", ["pack", "join"])
+def test_no_memory_for_what_was_compiled_is_a_refusal(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """Not a fault of the compiler; and it may be another answer the next time."""
+
+    class TooMany(list[bytes]):
+        def __iter__(self) -> Any:
+            raise MemoryError
+
+    def pack(automaton: Any) -> list[bytes]:
+        if place == "pack":
+            raise MemoryError
+        return TooMany([b""])
+
+    monkeypatch.setattr(find, "pack", pack)
+    monkeypatch.setattr(find.handoff, "save", lambda key, content: True)
+    outcome = worker.run(Job("regex", "no memory", (), True), deque())
+    assert isinstance(outcome.error, ConstraintTooComplex) and "more memory" in outcome.error.message
+    assert outcome.passing and outcome.fault is None

@@ -96,4 +96,6 @@ class AutomatonCache:
 
 
 def _size(entry: Automaton | GrammarError) -> int:
-    return entry.nbytes + 2048 if isinstance(entry, Automaton) else 512
+    if isinstance(entry, Automaton):
+        return entry.nbytes + 2048
+    return 512 + len(entry.message) + len(entry.where)

@@ -231,9 +231,14 @@ def build(kind: str, spec: Any, options: dict[str, Any], read: Any = None) -> Au
             f"the {kind} constraint is nested too deeply; use references or repetition instead"
         ) from None
     except MemoryError:
-        raise ConstraintTooComplex(
-            f"the {kind} constraint needs more memory than there is to compile it; simplify it", passing=True
-        ) from None
+        raise too_large(kind) from None
+
+
+def too_large(kind: str) -> ConstraintTooComplex:
+    """The refusal of a constraint that there is no memory for."""
+    return ConstraintTooComplex(
+        f"the {kind} constraint needs more memory than there is to compile it; simplify it", passing=True
+    )
 
 
 def check_constraint(kind: str, spec: Any, **options: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from vllm_guided import constraints, handoff, store
 from vllm_guided.automaton.automaton import Automaton
 from vllm_guided.compile_service.protocol import Job
+from vllm_guided.constraints import too_large
 from vllm_guided.packing import pack
 
 
@@ -51,7 +52,10 @@ def find_or_compile(job: Job, *, keep_all: bool = True, hand_over: bool = True) 
     automaton, source = store.load(key), "disk"
     if automaton is None:
         automaton, source = constraints.build(job.kind, spec, given, read), "compiled"
-    content = pack(automaton)
+    try:
+        content = pack(automaton)
+    except MemoryError:
+        raise too_large(job.kind) from None
     later: list[Callable[[], object]] = []
     if hand_over:
         handoff.save(job.key, content)

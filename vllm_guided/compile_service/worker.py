@@ -20,6 +20,7 @@ from dataclasses import replace
 
 from vllm_guided.compile_service.find import find_or_compile
 from vllm_guided.compile_service.protocol import HEADER_BYTES, Job, Outcome, dump_outcome, frame, load_job
+from vllm_guided.constraints import too_large
 from vllm_guided.errors import GrammarError
 from vllm_guided.packing import pack
 
@@ -65,6 +66,8 @@ def run(job: Job, later: deque[Callable[[], object]]) -> Outcome:
         content = b"".join(found.content or pack(found.automaton)) if job.wants_content else None
     except GrammarError as error:
         return Outcome(error, seconds=time.thread_time() - begin, passing=error.passing)
+    except MemoryError:
+        return Outcome(too_large(job.kind), seconds=time.thread_time() - begin, passing=True)
     except Exception:
         return Outcome(fault=traceback.format_exc())
     return Outcome(

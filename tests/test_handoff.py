@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -90,6 +91,17 @@ def test_damage_is_a_miss(automaton: Automaton, damage: bytes | None) -> None:
     assert handoff.load(KEY) is None
     handoff.save(KEY, packing.pack(automaton))
     assert same(handoff.load(KEY), automaton)
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="no users")
+def test_what_another_user_left_is_a_miss(automaton: Automaton, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory file system is everybody's, and the folder goes when the last holder does."""
+    assert handoff.save(KEY, packing.pack(automaton))
+    info = os.stat(next(handoff.MEMORY_FOLDER.rglob("*.bin")))
+    assert cachedir._is_trusted(info) and same(handoff.load(KEY), automaton)
+    foreign = os.stat_result((*info[:4], info.st_uid + 1234, *info[5:10]))
+    monkeypatch.setattr(cachedir.os, "fstat", lambda _: foreign)
+    assert handoff.load(KEY) is None
 
 
 def test_another_version_is_a_miss(automaton: Automaton, monkeypatch: pytest.MonkeyPatch) -> None:

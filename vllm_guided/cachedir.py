@@ -86,14 +86,22 @@ def is_private(path: Path) -> bool:
     return owned and stat.S_ISDIR(info.st_mode) and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
+def _is_trusted(info: os.stat_result) -> bool:
+    """Whether a file is this user's, or the system's: what is read is used by compiled code as it is.
+
+    A folder in a place that is everybody's may have gone since it was looked at, and be another's now.
+    """
+    return not hasattr(os, "getuid") or info.st_uid in (os.getuid(), 0)
+
+
 def read_entry(
     kind: str, key: str, *, directory: Path | None = None, at_most: int | None = None
 ) -> bytearray | None:
     """The content last written under ``kind`` (which names its format's version) and ``key``.
 
-    None where there is none, where it has more than ``at_most`` bytes, or where the file is damaged. Counts
-    as a use of the entry. The directory is the cache's unless another is given; so it is for all functions
-    here.
+    None where there is none, where it has more than ``at_most`` bytes, or where the file is damaged or
+    another user's. Counts as a use of the entry. The directory is the cache's unless another is given; so it is for
+    all functions here.
     """
     path = _path(kind, key, directory)
     # Most often there is none, which costs less to ask than an error of ``open``.
@@ -102,7 +110,10 @@ def read_entry(
     try:
         with open(path, "rb") as file:
             header = file.read(len(MAGIC) + DIGEST_BYTES)
-            size = os.fstat(file.fileno()).st_size - len(header)
+            info = os.fstat(file.fileno())
+            size = info.st_size - len(header)
+            if not _is_trusted(info):
+                return None
             if at_most is not None and size > at_most:
                 return None
             content = bytearray(size)

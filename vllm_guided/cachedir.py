@@ -100,8 +100,8 @@ def read_entry(
     """The content last written under ``kind`` (which names its format's version) and ``key``.
 
     None where there is none, where it has more than ``at_most`` bytes, or where the file is damaged or
-    another user's. Counts as a use of the entry. The directory is the cache's unless another is given; so it is for
-    all functions here.
+    another user's. Counts as a use of the entry. The directory is the cache's unless another is given; so it
+    is for all functions here.
     """
     path = _path(kind, key, directory)
     # Most often there is none, which costs less to ask than an error of ``open``.

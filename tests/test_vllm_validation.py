@@ -200,6 +200,45 @@ def test_constraints_beside_forced_calls_are_refused(monkeypatch: pytest.MonkeyP
     assert Parser()._apply_structural_tag(request(constraint)) == "applied"
 
 
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, (False, False)),
+        ({"disable_any_whitespace": True}, (True, False)),
+        ({"disable_additional_properties": True}, (False, True)),
+        ({"whitespace_pattern": ""}, (True, False)),
+        ({"whitespace_pattern": "[ ]"}, None),
+    ],
+)
+@pytest.mark.parametrize("is_active", [True, False])
+def test_options_beside_calls_that_may_come(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], kept: Any, is_active: bool
+) -> None:
+    """vLLM makes a structural tag of tools and constraint, and leaves the options of the constraint out."""
+
+    class Parser:
+        def adjust_request(self, request: Any) -> Any:
+            return self._apply_structural_tag(request)
+
+        def _apply_structural_tag(self, request: Any) -> Any:
+            request.structured_outputs = StructuredOutputsParams(structural_tag="{}")
+            return request
+
+    validation.refuse_beside_forced_calls(SimpleNamespace(DelegatingParser=Parser))  # type: ignore[arg-type]
+    monkeypatch.setattr(selection, "_active", is_active)
+    constraint = StructuredOutputsParams(json={}, **options)
+    request = SimpleNamespace(
+        tools=("f",), tool_choice="auto", structured_outputs=constraint, extract_structured_outputs=str
+    )
+    if kept is None and is_active:
+        with pytest.raises(VLLMValidationError, match="whitespace_pattern does not go together with tools"):
+            Parser().adjust_request(request)
+        return
+    made = Parser().adjust_request(request).structured_outputs
+    expected = kept if is_active else (False, False)
+    assert (made.disable_any_whitespace, made.disable_additional_properties) == expected
+
+
 def test_a_schema_goes_to_the_engine_as_ascii_text() -> None:
     """vLLM's messages cannot hold half a surrogate pair."""
     import msgspec

@@ -141,7 +141,8 @@ def judge_tool_constraints(module: ModuleType) -> None:
 def refuse_beside_forced_calls(module: ModuleType) -> None:
     """A constraint beside a tool call that must come: vLLM leaves it out, and only its log says so.
 
-    ``response_format`` is let through: it speaks of the text of a message, and there is none then.
+    ``response_format`` is let through: it speaks of the text of a message, and there is none then. Where a
+    call may come, vLLM makes a new constraint of both, without the options of the first; they are kept.
     """
     parser = getattr(module, "DelegatingParser", None)
     if parser is None or not hasattr(parser, "_apply_structural_tag"):
@@ -152,16 +153,34 @@ def refuse_beside_forced_calls(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def _apply_structural_tag(self: Any, request: Any) -> Any:
-        forced = request.tools and request.tool_choice not in (None, "auto", "none")
-        if forced and selection.is_active() and type(self).adjust_request is adjust_request:
-            request.extract_structured_outputs()  # moves the older fields
-            if request.structured_outputs is not None:
-                from vllm.exceptions import VLLMValidationError
-
-                raise VLLMValidationError(
-                    "a request takes one constraint, and tool_choice forces a call, which is one already.",
-                    parameter="structured_outputs",
-                )
-        return original(self, request)
+        if not (request.tools and selection.is_active() and type(self).adjust_request is adjust_request):
+            return original(self, request)
+        request.extract_structured_outputs()  # moves the older fields
+        given = request.structured_outputs
+        if given is not None and request.tool_choice not in (None, "auto", "none"):
+            raise _refusal(
+                "a request takes one constraint, and tool_choice forces a call, which is one already."
+            )
+        adjusted = original(self, request)
+        made = getattr(adjusted, "structured_outputs", None)
+        if given is not None and made is not None and made is not given:
+            _keep_options(given, made)
+        return adjusted
 
     parser._apply_structural_tag = _apply_structural_tag
+
+
+def _keep_options(given: Any, made: Any) -> None:
+    """Give the options of a client's constraint to the one that was made of it and of tools."""
+    if given.whitespace_pattern:
+        raise _refusal(
+            "whitespace_pattern does not go together with tools; leave it out, or set disable_any_whitespace."
+        )
+    made.disable_any_whitespace |= given.disable_any_whitespace or given.whitespace_pattern == ""
+    made.disable_additional_properties |= given.disable_additional_properties
+
+
+def _refusal(message: str) -> Exception:
+    from vllm.exceptions import VLLMValidationError
+
+    return VLLMValidationError(message, parameter="structured_outputs")

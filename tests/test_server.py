@@ -129,6 +129,9 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
      {"response_format": {"type": "structural_tag", "format": {"type": "what"}}}, "what"),
     ("beam search", {"guided_regex": "a+", "use_beam_search": True, "n": 2, "temperature": 0}, "beam search"),
     ("a remote reference", {"guided_json": {"$ref": "https://example.com/x.json"}}, "example.com"),
+    ("an unknown key", {"structured_outputs": {"regex": "a", "regx": "b"}}, "has no 'regx'"),
+    ("a format and a constraint", {"structured_outputs": {"json": {}}, **format_of(PERSON)}, "leave one out"),
+    ("no token that is allowed", {"guided_regex": "[b-z]{3}", "allowed_token_ids": [5]}, "allowed_token_ids"),
 ]  # fmt: skip
 
 
@@ -370,6 +373,37 @@ def test_nothing_went_wrong_inside(client: Client, server: VllmServer) -> None:
         "Traceback",
     ):
         assert text not in log, log[log.index(text) - 2000 :][:4000]
+
+
+def test_messages_take_no_constraint_but_their_own(client: Client) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 16}
+    status, answer = client.post("messages", {**body, "structured_outputs": {"regex": "a"}})
+    assert status == 400 and "output_config.format" in answer["error"]["message"]
+    shape = {"format": {"type": "json_schema", "schema": {"const": 12}}}
+    status, answer = client.post("messages", {**body, "output_config": shape})
+    assert status == 200 and answer["content"][0]["text"] == "12"
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "responses", "messages"])
+def test_a_refusal_in_a_stream_says_why(client: Client, path: str) -> None:
+    """After ``test_nothing_went_wrong_inside``: vLLM logs these with their traceback."""
+    schema = {"type": "integer", "minimum": 3, "maximum": 1}
+    shape = {"type": "json_schema", "schema": schema}
+    messages = [{"role": "user", "content": "Hi"}]
+    given = {
+        "chat/completions": {"messages": messages, "guided_json": schema},
+        "completions": {"prompt": "Hello there", "guided_json": schema},
+        "responses": {"input": "Hello", "guided_json": schema},
+        "messages": {"messages": messages, "max_tokens": 9, "output_config": {"format": shape}},
+    }
+    body = {"model": MODEL, "stream": True, **given[path]}
+    request = urllib.request.Request(
+        f"{client.url}/v1/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with client.opener.open(request, timeout=60) as reply:
+        stream = reply.read().decode()
+    assert "error" in stream and "no JSON value fits" in stream, stream
+    assert client.ask({"guided_choice": COLOURS}).texts[0] in COLOURS
 
 
 def test_speculation_two_workers_and_a_clean_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

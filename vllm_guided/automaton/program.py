@@ -22,7 +22,7 @@ from the left as the bag is: only the analysis of the rules looks at it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -136,7 +136,7 @@ class _Writer:
         self.number_of[self.start] = 0
         for rule, body in self.pending:  # grows while it is read
             if type(body) in JSON_RULES:
-                write_json_rule(program, rule, body, self._numbers)  # type: ignore[arg-type]
+                write_json_rule(program, rule, body, self._number)  # type: ignore[arg-type]
                 continue
             program.begins[rule] = len(program.ops)
             if type(body) is ir.Bag:
@@ -162,12 +162,6 @@ class _Writer:
             if rule.shared and known is None:
                 self.program.refs[number] = []
         return number
-
-    def _numbers(self, names: Sequence[str]) -> list[int]:
-        numbers: list[int] = list(map(self.number_of.get, names))  # type: ignore[arg-type]
-        if None in numbers:
-            numbers = [self._number(name) for name in names]
-        return numbers
 
     def _new_rule(self, name: str, body: ir.Node, shared: bool, known: Fragment | None = None) -> int:
         program = self.program

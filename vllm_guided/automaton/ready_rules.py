@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate, chain, repeat
 from typing import TYPE_CHECKING
 
 from vllm_guided.automaton.bag_rules import PlainBag
@@ -22,22 +21,20 @@ from vllm_guided.grammar.json_rules import (
 if TYPE_CHECKING:
     from vllm_guided.automaton.program import Program
 
-Numbers = Callable[[Sequence[str]], list[int]]
-
 _BRACKETS = 0x5B, 0x5D
 
 
-def write_json_rule(program: Program, rule: int, body: JsonRule, numbers: Numbers) -> None:
-    """Describe ``rule`` and the rules that only it has; ``numbers`` says the numbers of rules by name."""
+def write_json_rule(program: Program, rule: int, body: JsonRule, number: Callable[[str], int]) -> None:
+    """Describe ``rule`` and the rules that only it has; ``number`` says the number of a rule's name."""
     if isinstance(body, JsonObject):
-        _object(program, rule, body, numbers)
+        _object(program, rule, body, number)
     elif isinstance(body, JsonArray):
-        needed = numbers((body.item,) if body.compact else (body.item, BLANKS))
-        item, blanks = needed[0], -1 if body.compact else needed[1]
-        program.needed += needed
+        item = number(body.item)
+        blanks = -1 if body.compact else number(BLANKS)
+        program.needed += (item,) if body.compact else (item, blanks)
         _describe(program, rule, (LIST, *_BRACKETS, item, blanks, body.least))
     else:
-        rules = numbers(body.rules)
+        rules = [number(name) for name in body.rules]
         program.needed += rules
         _describe(program, rule, (VALUE, len(body.texts), len(rules), *_texts(program, body.texts), *rules))
 
@@ -74,49 +71,47 @@ def _texts(program: Program, texts: tuple[bytes, ...]) -> list[int]:
     return numbers
 
 
-def _object(program: Program, rule: int, body: JsonObject, numbers: Numbers) -> None:
+def _object(program: Program, rule: int, body: JsonObject, number: Callable[[str], int]) -> None:
     needed, ready, ready_ops, blob = program.needed, program.ready, program.ready_ops, program.blob
-    blanks = -1
-    if not body.compact:
-        (blanks,) = numbers((BLANKS,))
+    blanks = -1 if body.compact else number(BLANKS)
+    if blanks >= 0:
         needed.append(blanks)
     other = -1
     if body.other is not None:
-        (value,) = numbers((body.other,))
+        value = number(body.other)
         needed.append(value)
         other = _new_rule(program, "member")
         if body.names:
-            beyond, rest = numbers((NAME_BEYOND, NAME_REST))
+            beyond, rest = number(NAME_BEYOND), number(NAME_REST)
             needed += (beyond, rest)
             names = _texts(program, tuple(sorted([name[1:-1] for name in body.names])))
             _describe(program, other, (OTHER, len(body.names), blanks, value, rest, beyond, *names))
         else:
-            (string,) = numbers((STRING,))
+            string = number(STRING)
             needed.append(string)
             _describe(program, other, (ANY_NAME, blanks, value, string))
     if not body.names:
         _describe(program, rule, (LIST, OPEN, CLOSE, other, blanks, body.least))
         return
-    values = numbers(body.values)
-    needed += values
-    lengths = list(map(len, body.names))
-    places = accumulate(lengths[:-1], initial=len(blob))
-    blob += b"".join(body.names)
     if body.ordered:
-        required = body.required
-        needs = [int(place in required) for place in range(len(values))]
-        head = (ORDERED, blanks, int(not required and not body.least), other, len(values))
-        members_of = zip(places, lengths, values, needs, strict=True)
-        _describe(program, rule, (*head, *chain.from_iterable(members_of)))
+        numbers = [ORDERED, blanks, int(not body.required and not body.least), other, len(body.names)]
+        values = [number(value) for value in body.values]
+        needed += values
+        for place, (name, value) in enumerate(zip(body.names, values, strict=True)):
+            numbers += (len(blob), len(name), value, int(place in body.required))
+            blob += name
+        _describe(program, rule, numbers)
         return
+    values = [number(value) for value in body.values]
+    needed += values
     first, at = len(program.names), len(ready_ops)
     members = list(range(first, first + len(values)))
-    ready_ops += chain.from_iterable(
-        zip(repeat(MEMBER), places, lengths, repeat(blanks), values, strict=False)
-    )
+    for name, value in zip(body.names, values, strict=True):
+        ready_ops += (MEMBER, len(blob), len(name), blanks, value)
+        blob += name
     _new_rules(program, members)
     ready.update(zip(members, range(at, len(ready_ops), 5), strict=True))
-    (separator,) = numbers((SEPARATOR,))
+    separator = number(SEPARATOR)
     needed.append(separator)
     bag = _new_rule(program, "members")
     ready[bag] = -1

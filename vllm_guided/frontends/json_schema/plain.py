@@ -105,7 +105,6 @@ class Plain:
         self._by_rule: dict[JsonRule, str] = {}
         self._made: list[dict[str, Any]] = []
         self._targets: dict[str, tuple[Any, Path]] = {}  # what references lead to
-        self._types: dict[str, str] = {}  # of whole types
         self._leaves: dict[LeafKey, str] = {}  # rules of strings and numbers, by what schemas say
 
     def close(self) -> None:
@@ -205,23 +204,12 @@ class Plain:
             if key not in self._promised:
                 self._promised[key] = self.emitter.fresh("value")
             return self._promised[key]
-        kinds = 0
-        for keyword in schema:
-            kinds |= _KINDS.get(keyword, 0)
-        if kinds == _TYPE:
-            name = self._typed_as(schema["type"])
-        elif kinds & _REF and (kinds == _REF or self.resource.draft <= 7):
-            name = self._led_to(schema["$ref"])
-        else:
-            name = None
-        if name is not None:
-            return name
         if self._depth == MAX_DEPTH:
             return None
         self._depth += 1
         self._known[key] = _UNDER_WAY
         self._entered[key] = self._containers
-        name = self._known[key] = self._read(schema, path, kinds)
+        name = self._known[key] = self._read(schema, path)
         self._depth -= 1
         promised = self._promised.pop(key, None)
         if promised is not None:
@@ -231,15 +219,15 @@ class Plain:
             self.emitter.rules[promised] = ir.Rule(JsonValue((), (made,)))
         return name
 
-    def _read(self, schema: dict[str, Any], path: Path, kinds: int) -> str | None:
+    def _read(self, schema: dict[str, Any], path: Path) -> str | None:
+        kinds = 0
+        for keyword in schema:
+            kinds |= _KINDS.get(keyword, 0)
         if kinds & _REF and (kinds == _REF or self.resource.draft <= 7):
             return self._target(schema["$ref"])
         named = schema.get("type")
         if kinds == _TYPE and type(named) is str:
-            name = self._typed(named)
-            if name is not None:
-                self._types[named] = name
-            return name
+            return self._typed(named)
         if kinds == 0:
             return self._typed("value")
         if kinds & (_MORE | _REF):
@@ -265,21 +253,7 @@ class Plain:
             if path is None:
                 return None
             found = self._targets[reference] = value_at(self.resource.schema, path), path
-        name = self._value(*found)
-        self._known.setdefault(id(found[0]), name)
-        return name
-
-    def _led_to(self, reference: Any) -> str | None:
-        """The rule of what a reference leads to, where that has been written."""
-        found = self._targets.get(reference) if type(reference) is str else None
-        if found is None:
-            return None
-        name = self._known.get(id(found[0]))
-        return None if name is _UNDER_WAY else name
-
-    def _typed_as(self, named: Any) -> str | None:
-        """The rule of every value of one type, where that was asked for before."""
-        return self._types.get(named) if type(named) is str else None
+        return self._value(*found)
 
     def _typed(self, kind: str) -> str | None:
         """Every value of a type, or any value."""

@@ -32,7 +32,7 @@ from typing import Any
 import _report
 from _model import write_model
 from _overlap_trace import ASYNC, PARTS, STAMP
-from _serve_client import Client
+from _serve_client import Client, be_punctual
 from _serve_load import Load, split, wave
 from _serve_server import BACKENDS, compile_functions, server
 
@@ -182,6 +182,7 @@ def main() -> None:
         (folder / "model").mkdir()
         write_model(folder / "model")
         compile_functions()
+        be_punctual()
         for backend in given.backends:
             with (
                 traced(folder / f"{backend}-stamps", given.asynchronous) as paths,

@@ -25,7 +25,7 @@ from typing import Any
 
 import _report
 from _model import write_model
-from _serve_client import Client
+from _serve_client import Client, be_punctual
 from _serve_load import Load, Wave, arrivals, first_tokens, split, wave
 from _serve_server import API, BACKENDS, ROLES, compile_functions, server
 
@@ -200,6 +200,7 @@ def main() -> None:
         model.mkdir()
         write_model(model)
         compile_functions()
+        be_punctual()
         for backend in given.backends:
             print(f"{backend}: ", end="", file=sys.stderr, flush=True)
             with server(model, backend, Path(folder, backend), "--max-model-len", str(LONGEST)) as port:

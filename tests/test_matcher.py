@@ -201,6 +201,9 @@ def test_a_bitmask_again(compiler: vg.GrammarCompiler) -> None:
     bitmask.shape = (4, 5)
     with pytest.raises(ValueError, match="wider"):
         matcher.fill_bitmask(bitmask, 0)
+    bitmask.resize((2, 2, 5), refcheck=False)
+    with pytest.raises((TypeError, ValueError)):
+        matcher.fill_bitmask(bitmask, 0)
     del bitmask
     with pytest.raises(TypeError, match="NoneType"):
         matcher.fill_bitmask(None, 0)

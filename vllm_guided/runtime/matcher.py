@@ -177,7 +177,8 @@ class GrammarMatcher:
         """
         runtime = self._runtime
         try:
-            if runtime.last_bitmask() is bitmask:
+            # (It may have been given another shape in between.)
+            if runtime.last_bitmask() is bitmask and bitmask.ndim == 2:
                 with runtime.lock:
                     filled = _fill_same(runtime.address, self._history[-1], bitmask, row)
             else:

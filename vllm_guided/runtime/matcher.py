@@ -178,7 +178,7 @@ class GrammarMatcher:
         runtime = self._runtime
         try:
             # (It may have been given another shape in between.)
-            if runtime.last_bitmask() is bitmask and bitmask.ndim == 2:
+            if runtime.last_bitmask() is bitmask and bitmask is not None and bitmask.ndim == 2:
                 with runtime.lock:
                     filled = _fill_same(runtime.address, self._history[-1], bitmask, row)
             else:

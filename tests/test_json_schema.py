@@ -366,7 +366,35 @@ LAYOUTS = [
     ({}, ['{"a": [1, 2]}', '{"a":[1,2]}', '{\n "a" : [1,\t2]\r}', '{"a":' + " " * 32 + "[1]}"], ['{"a":' + " " * 33 + "[1]}", ' {"a":[1]}', '{"a":[1]} ']),
     ({"any_whitespace": False}, ['{"a":[1,2]}', '{"a":[]}'], ['{"a": [1]}', '{"a":[1, 2]}', '{"a":[ ]}']),
     ({"whitespace_pattern": " ?"}, ['{"a": [1, 2]}', '{ "a":[1] }'], ['{"a":  [1]}', '{"a":\n[1]}']),
+    # Blanks that JSON does not have.
+    ({"whitespace_pattern": r"\s{0,2}"}, ['{"a": \n[1,\t2]\r}', '{"a":[1]}'], ['{"a":\u3000[1]}', '{"a":\xa0[1]}', '{"a":\x0b[1]}', '{"a":   [1]}']),
+    ({"whitespace_pattern": ".?|(?=[ \\v]).*"}, ['{"a": [1]}', '{"a":  \t[1]}', '{"a":[1]}'], ['{"a":x[1]}', '{"a": x[1]}', '{"a":\v[1]}', '{"a":\n[1]}']),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", ["x", "x+", " x", "[^ \\n\\t\\r](?:x| )", "(?= )x", r" \b"])
+def test_white_space_that_json_does_not_have(pattern):
+    with pytest.raises(InvalidConstraint, match="whitespace_pattern: it takes no text of blanks"):
+        json_schema_grammar(objects(a={}), whitespace_pattern=pattern)
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [
+        {"pattern": "^[a-z]$", "minLength": 2}, {"pattern": "^[a-z]{5}$", "maxLength": 3},
+        {"pattern": "^\\w$", "minLength": 3, "maxLength": 5}, {"pattern": "^$", "minLength": 1},
+        {"pattern": "^\\p{L}\\d+$", "maxLength": 1}, {"pattern": "^(?:ab)*$", "minLength": 3, "maxLength": 3},
+    ],
+)  # fmt: skip
+def test_no_string_of_the_pattern_has_the_length(empty):
+    empty = {"type": "string"} | empty
+    required = {"type": "object", "properties": {"a": empty}, "required": ["a"]}
+    for schema in (empty, required, {"type": "array", "items": empty, "minItems": 1}):
+        for options in ({}, {"property_order": "schema"}, {"property_order": "schema", "json_rules": True}):
+            with pytest.raises(InvalidConstraint, match="unsatisfiable"):
+                json_schema_grammar(schema, **options)
+    assert prefixes.accepts(json_schema_grammar({"anyOf": [empty, {"type": "integer"}]}), b"1")
+    assert prefixes.accepts(json_schema_grammar(objects(a=empty)), b"{}")
 
 
 @pytest.mark.parametrize(("options", "accepted", "refused"), LAYOUTS)

@@ -303,6 +303,20 @@ def test_what_vllm_would_leave_out_of_responses() -> None:
 
     with pytest.raises(VLLMValidationError, match=r"its place is text\.format"):
         sampling_params("responses", {"response_format": FORMAT})
+    for kind in ("json_object", "text"):
+        with pytest.raises(
+            VLLMValidationError, match=rf"text\.format of type '{kind}' has no 'schema'; write"
+        ):
+            sampling_params("responses", {"text": {"format": {"type": kind, "schema": SCHEMA}}})
+
+
+@pytest.mark.usefixtures("active")
+@pytest.mark.parametrize(
+    "shape", [None, {"type": "json_object"}, {"type": "json_schema", "name": "x", "schema": SCHEMA}]
+)
+def test_formats_of_responses(shape: dict[str, Any] | None) -> None:
+    found = sampling_params("responses", {"text": {"format": shape}}).structured_outputs
+    assert (found is None) == (shape is None)
 
 
 @pytest.mark.usefixtures("active")
@@ -335,6 +349,8 @@ def test_without_selection_bodies_are_vllm_s(monkeypatch: pytest.MonkeyPatch) ->
             "has no structured_outputs; its constraint is output_config",
         ),
         ({"response_format": FORMAT}, "has no response_format"),
+        ({"output_format": {"type": "json_schema", "schema": SCHEMA}}, "has no output_format"),
+        ({"output_format": None}, None),
         ({"guided_regex": "a"}, "has no guided_regex"),
         ({"guided_regex": None}, None),
         ({"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}, None),

@@ -26,6 +26,9 @@ _SEES_CONSTRAINT = "validate_structured_outputs_structural_tag"
 #: Fields of older clients that ask for what is always so.
 _ALWAYS_SO = {"disable_fallback"}
 
+#: Fields of other requests, and of an older Messages API.
+_UNKNOWN_TO_MESSAGES = ("structured_outputs", "response_format", "output_format")
+
 
 class BodyError(ValueError):
     """A part of a body that vLLM would leave out.
@@ -89,6 +92,8 @@ def check_body(body: Mapping[str, Any], place: str = "response_format") -> None:
         raise BodyError("response_format", "this request has no response_format; its place is text.format.")
     if place == "response_format" and isinstance(text, dict) and text.get("format") is not None:
         raise BodyError("text", "this request has no text.format; its place is response_format.")
+    if isinstance(text, dict) and isinstance(text.get("format"), dict):
+        _check_format_without_schema(text["format"], "text.format", '"name": ..., "schema": ...')
     kind = _check_response_format(shape) if isinstance(shape, dict) else None
     if kind in (None, "text") or constraint is None:
         return
@@ -114,13 +119,7 @@ def _check_keys(constraint: Mapping[str, Any]) -> None:
 def _check_response_format(shape: Mapping[str, Any]) -> Any:
     """The type of a ``response_format``; raises where a schema stands in a place that is not looked at."""
     kind = shape.get("type")
-    schema = next((key for key in ("schema", "json_schema") if shape.get(key) is not None), None)
-    if kind in ("text", "json_object") and schema is not None:
-        raise BodyError(
-            "response_format",
-            f"response_format of type {kind!r} has no {schema!r}; "
-            'write {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}.',
-        )
+    _check_format_without_schema(shape, "response_format", '"json_schema": {"name": ..., "schema": ...}')
     inner = shape.get("json_schema")
     # A request that vLLM makes of another's fields has the schema under its field's name.
     has_none = isinstance(inner, dict) and inner.get("schema") is None and inner.get("json_schema") is None
@@ -131,6 +130,17 @@ def _check_response_format(shape: Mapping[str, Any]) -> Any:
             'write {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}.',
         )
     return kind
+
+
+def _check_format_without_schema(shape: Mapping[str, Any], place: str, right: str) -> None:
+    """Raises where a format of a type without schema has one; ``right``: how the type with one is written."""
+    kind = shape.get("type")
+    schema = next((key for key in ("schema", "json_schema") if shape.get(key) is not None), None)
+    if kind in ("text", "json_object") and schema is not None:
+        raise BodyError(
+            place.partition(".")[0],
+            f'{place} of type {kind!r} has no {schema!r}; write {{"type": "json_schema", {right}}}.',
+        )
 
 
 def check_messages(module: ModuleType) -> None:
@@ -164,9 +174,7 @@ def check_message_body(body: Any) -> None:
     if not isinstance(body, dict):
         return
     for name, value in body.items():
-        if value is not None and (
-            name in ("structured_outputs", "response_format") or name.startswith(PREFIX)
-        ):
+        if value is not None and (name in _UNKNOWN_TO_MESSAGES or name.startswith(PREFIX)):
             raise BodyError(
                 name,
                 f"/v1/messages has no {name}; its constraint is output_config.format, of type json_schema.",

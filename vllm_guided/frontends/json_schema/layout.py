@@ -1,20 +1,22 @@
 """White space between JSON tokens.
 
 In: the caller's choice. Out: the nodes for punctuation. By default a run of at most 32 blanks may stand
-between any two tokens; a pattern replaces the blanks; compact output has none.
+between any two tokens; a pattern replaces the blanks, as far as JSON has them; compact output has none.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 
+from vllm_guided.automaton.char_sets import Ranges
 from vllm_guided.bounded import OBJECT_BYTES, Meter
-from vllm_guided.errors import GrammarError
+from vllm_guided.errors import GrammarError, InvalidConstraint
 from vllm_guided.frontends.json_schema import limits, spelling
 from vllm_guided.frontends.regex import regex_node
 from vllm_guided.grammar import ir
 
 BLANKS = "blanks"
+BLANK_BYTES = b" \t\n\r"
 KEY_BYTES = 2 << 20
 """What the nodes of declared names may take that a layout keeps."""
 
@@ -35,13 +37,18 @@ class Layout:
         self.blank: ir.Node = ir.EMPTY
         if whitespace_pattern is not None:
             try:
-                node = regex_node(whitespace_pattern, dialect="python")
+                node = _blanks_node(whitespace_pattern)
             except GrammarError as error:
                 raise type(error)(f"whitespace_pattern: {error.message}", where=error.where) from None
+            if ir.is_nothing(node):
+                raise InvalidConstraint(
+                    "whitespace_pattern: it takes no text of blanks, tabs and line ends, which are all that"
+                    " may stand between the tokens of JSON; write [ \\n]* or leave it out"
+                )
             self.rules[BLANKS] = ir.Rule(node)
             self.blank = ir.Ref(BLANKS)
         elif any_whitespace:
-            body = ir.Repeat(ir.byte_set(b" \t\n\r"), 1, limits.MAX_WHITESPACE)
+            body = ir.Repeat(ir.byte_set(BLANK_BYTES), 1, limits.MAX_WHITESPACE)
             self.rules[BLANKS] = ir.Rule(body, shared=True)
             self.blank = ir.optional(ir.Ref(BLANKS))
         self.comma = ir.sequence(self.blank, ir.text(","), self.blank)
@@ -85,6 +92,16 @@ class Layout:
         if isinstance(value, ir.Sequence):
             return ir.Sequence(key + value.items)
         return ir.Sequence((*key, value))
+
+
+def _blanks_node(pattern: str) -> ir.Node:
+    """What of a pattern's texts is white space in JSON: ``\\s`` has others, too."""
+
+    def encode(ranges: Ranges) -> ir.Node:
+        members = [byte for byte in BLANK_BYTES if any(low <= byte <= high for low, high in ranges)]
+        return ir.byte_set(members) if members else ir.NOTHING
+
+    return regex_node(pattern, dialect="python", encode=encode)
 
 
 @lru_cache(maxsize=64)

@@ -210,7 +210,10 @@ def _label(members: Sequence[Iterable[tuple[int, int]]], classes: list[int], enc
 
 
 def _counted_tail(automaton: CharDfa, minimum: int, maximum: int | None, plain: bool) -> ir.Node | None:
-    """Where nothing but a state's only, last loop repeats: a graph by length whose loops are counters."""
+    """Where nothing but a state's only, last loop repeats: a graph by length whose loops are counters.
+
+    ``ir.NOTHING`` where no text has such a length.
+    """
     members, outgoing = automaton.partition.members(), _outgoing(automaton)
     order = _order_without_loops(outgoing)
     if order is None:
@@ -242,6 +245,8 @@ def _counted_tail(automaton: CharDfa, minimum: int, maximum: int | None, plain: 
                 if len(nodes) > limits.COUNTED_STATES:
                     return None
             edges.append((here, _label(members, labels, encode), nodes[key]))
+    if not accepting and all(target != end for _, _, target in edges):
+        return ir.NOTHING
     last = len(nodes)
     accepting.add(last)
     moved = [(source, label, last if target == end else target) for source, label, target in edges]

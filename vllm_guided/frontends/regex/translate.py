@@ -64,7 +64,10 @@ class Translator:
             case Alternation(options):
                 return ir.choice(*(self.node(option) for option in options))
             case Repetition(item, minimum, maximum):
-                return ir.Repeat(self.node(item), minimum, maximum)
+                repeated = self.node(item)
+                if ir.is_nothing(repeated):
+                    return ir.NOTHING if minimum else ir.EMPTY
+                return ir.Repeat(repeated, minimum, maximum)
             case Look():
                 raise AssertionError("lookaround needs an automaton")
 

@@ -397,6 +397,12 @@ def test_no_string_of_the_pattern_has_the_length(empty):
     assert prefixes.accepts(json_schema_grammar(objects(a=empty)), b"{}")
 
 
+def test_the_length_that_is_too_much_is_named():
+    pattern = r"(?:-|[^\s_][^a][ab]|[^\p{L}])(?:_[^\p{L}]){3}"
+    with pytest.raises(ConstraintTooComplex, match="maxLength 12 together with the pattern"):
+        json_schema_grammar({"type": "string", "pattern": pattern, "maxLength": 12})
+
+
 @pytest.mark.parametrize(("options", "accepted", "refused"), LAYOUTS)
 def test_white_space(options, accepted, refused):
     test = json_schema_grammar(objects(a={"type": "array", "items": {"type": "integer"}}), **options)

@@ -98,6 +98,7 @@ def _with_length(automaton: CharDfa, minimum: int, maximum: int | None, plain: b
     counted = _counted_tail(automaton, minimum, maximum, plain)
     if counted is not None:
         return counted
+    named = f"minLength {minimum}" if minimum else f"maxLength {maximum}"
     # Shorter strings need fewer states: where they are too many, the longest strings are left out.
     while True:
         node, reached = _unrolled(automaton, minimum, maximum, plain)
@@ -105,7 +106,7 @@ def _with_length(automaton: CharDfa, minimum: int, maximum: int | None, plain: b
             return node
         if maximum is None or reached - 1 < max(minimum, automaton.minimum_length() or 0):
             raise ConstraintTooComplex(
-                f"minLength {minimum} together with the pattern needs too large an automaton; "
+                f"{named} together with the pattern needs too large an automaton; "
                 "write the length into the pattern or lower it"
             )
         maximum = min(reached, maximum) - 1

@@ -27,7 +27,7 @@ from vllm_guided.automaton.char_expression import (
 )
 from vllm_guided.automaton.char_sets import Partition, Ranges, partition
 from vllm_guided.automaton.inlining import measured
-from vllm_guided.automaton.program import CHOICE, REPEAT, SEQUENCE, SET
+from vllm_guided.automaton.program import CHOICE, REPEAT, SEQUENCE, SET, byte_fragment
 from vllm_guided.automaton.subsets import subsets
 from vllm_guided.automaton.thompson import ACCEPT, START, thompson
 from vllm_guided.numba_setup import jit
@@ -55,7 +55,7 @@ def unrolled(expression: Expression, max_states: int) -> tuple[Partition, Table,
     ops: list[int] = []
     _write(expression, sets, ops)
     program, begins = np.array(ops, np.int32), np.zeros(1, np.int32)
-    spans = [_spans(mask) for mask in masks]
+    spans = [byte_fragment(mask)[1] for mask in masks]  # classes are numbers of a byte, too
     end, sizes, inline = measured(program, begins, np.ones(len(masks), np.int32), np.ones(1, np.bool_))
     edges, table, states = thompson(
         program, end, sizes, inline, np.zeros(1, np.uint8), begins,
@@ -108,19 +108,6 @@ def _write(expression: Expression, sets: dict[Ranges, int], ops: list[int]) -> N
             _write(item, sets, ops)
         case Look():
             raise AssertionError("lookaround has another construction")
-
-
-def _spans(mask: int) -> list[int]:
-    """The edges of a set of classes: source, label, target of each run of them."""
-    edges: list[int] = []
-    low = 0
-    while mask >> low:
-        low += ((mask >> low) & -(mask >> low)).bit_length() - 1
-        rest = mask >> low
-        length = (~rest & (rest + 1)).bit_length() - 1
-        edges += (0, low | (low + length - 1) << 8, 1)
-        low += length
-    return edges
 
 
 @jit(types.int32[:, ::1](_ints, _ints, _ints, types.int64))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import weakref
 
 import vocabularies
@@ -45,3 +46,14 @@ def test_replaced_tables_go_with_their_last_matcher() -> None:
     # A matcher goes on in the tables it began with, and a remembered grammar begins in new ones.
     assert kept.accept_tokens(vocabulary.encode_greedy(b"x"))
     assert all(drawn(grammar, b"a") for grammar in grammars)
+
+
+def test_tables_larger_than_memory_keep_no_process_from_forking() -> None:
+    _, vocabulary = vocabularies.tiny()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    compiler = vg.GrammarCompiler(vocabulary, max_bytes=memory)
+    drawn(compiler.compile_regex("a+b"), b"aab")
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0

@@ -71,7 +71,7 @@ class GrammarCompiler:
         vocabulary: the model's tokens.
         max_bytes: what the runtime's tables may take. When they come near it, new matchers get new
             tables, and the old ones go when their last matcher does. Address space for two to three times
-            as much is reserved at once; memory is taken as it is used.
+            as much is reserved at once; memory is taken, and promised by the system, as it is used.
 
     Raises (all ``compile_*``):
         InvalidConstraint, UnsupportedConstraint, ConstraintTooComplex: see ``vllm_guided.errors``.

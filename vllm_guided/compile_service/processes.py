@@ -37,7 +37,7 @@ PROGRAM = (
 )
 #: One thread: a process that forks must have no other.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-END_SECONDS = 2.0
+END_SECONDS = 5.0
 """How long a zygote may take to end before it is killed."""
 
 _open: weakref.WeakSet[Zygote | Connection] = weakref.WeakSet()

@@ -11,13 +11,53 @@ from numba import types
 from vllm_guided.automaton.labels import TAIL
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime import merging
-from vllm_guided.runtime.arena import arena_at
+from vllm_guided.runtime.arena import arena_at, arena_type
 from vllm_guided.runtime.borrowing import settle
 from vllm_guided.runtime.entry import append_bag
+from vllm_guided.runtime.horizon import LEAST_BYTES, LEAST_STATES, like_states
 
 _ints = types.int32[::1]
 _bytes = types.uint8[::1]
 _longs = types.int64[::1]
+
+
+@jit(types.void(
+    arena_type, types.int64, types.int64, _ints, _ints, _bytes, _bytes, _ints, _ints, _ints, _bytes,
+))  # fmt: skip
+def _note_like_states(
+    arena, first, past, numbers, edge_offsets, edge_low, edge_high, edge_target, call_offsets, token_offsets,
+    accepting,
+):  # fmt: skip
+    """Set ``state_like`` and ``state_reach`` of a rule's states, ``numbers[first:past]`` in the arena."""
+    chosen = np.empty(past - first, np.int32)
+    count = 0
+    free = 0
+    for state in range(first, past):
+        if call_offsets[state] < call_offsets[state + 1] or token_offsets[state] < token_offsets[state + 1]:
+            continue
+        chosen[count] = state - first
+        count += 1
+        taken = np.int64(0)
+        for k in range(edge_offsets[state], edge_offsets[state + 1]):
+            taken += np.int64(edge_high[k]) - np.int64(edge_low[k]) + 1
+        if taken >= LEAST_BYTES:
+            free += 1
+    if free < LEAST_STATES:
+        return
+    low, high = np.int64(edge_offsets[first]), np.int64(edge_offsets[past])
+    like, reach = like_states(
+        chosen[:count], edge_offsets[first : past + 1] - np.int32(low), edge_low[low:high],
+        edge_high[low:high], edge_target[low:high] - np.int32(first), accepting[first:past],
+    )  # fmt: skip
+    for k in range(past - first):
+        state, other = numbers[first + k], numbers[first + like[k]]
+        length = reach[k]
+        while arena.state_like[other] >= 0:
+            length = min(length, arena.state_reach[other])
+            other = arena.state_like[other]
+        if state != other and arena.state_like[state] < 0:
+            arena.state_like[state] = other
+            arena.state_reach[state] = length
 
 
 @jit(types.void(
@@ -99,7 +139,14 @@ def append_rules(
         new_token_offsets, token_set, new_token_target, new_accepting,
     )  # fmt: skip
     for i in range(rules):
-        starts[new[i]] = numbers[place[new[i]]]
+        first = place[new[i]]
+        starts[new[i]] = numbers[first]
+        past = first + rule_offsets[new[i] + 1] - rule_offsets[new[i]]
+        if past - first >= LEAST_STATES:
+            _note_like_states(
+                arena, np.int64(first), np.int64(past), numbers, new_edge_offsets, new_low, new_high,
+                new_target, new_call_offsets, new_token_offsets, new_accepting,
+            )  # fmt: skip
 
 
 @jit(types.void(

@@ -10,6 +10,7 @@ token_*     bytes of each token
 edge/call/tok_*  moves of automaton states, by state; state ids below ``VIRTUAL`` are real
 counter_*   counted repetitions; state ``VIRTUAL + n`` is "counter c has counted n - base[c]"
 bag_*, member_*  bags and their members; state ``BAG + n`` is a bag's situation, ``situation_*[n]``
+state_like  a state that texts of ``state_reach`` bytes do not tell from each, or -1 (``horizon.py``)
 choice_*    what a bag calls where a member may begin, by situation and set of stacks
 flagset_*   sets of a bag's flags that are set (``bags.py``)
 text_*      texts of distinct items, each its parent and one more byte; used_*: lists of such texts
@@ -199,6 +200,8 @@ def new_arena(
     arena.state_kind = spacious(states, np.uint8)
     arena.state_tier1 = spacious(states, np.int32)
     arena.state_part = spacious(states, np.int32)
+    arena.state_like = spacious(states, np.int32)
+    arena.state_reach = spacious(states, np.uint8)
     arena.state_code = spacious(states, np.uint64)
     arena.state_slots = 1 << 14
     arena.state_table = table_of(arena.state_slots, 4 * states)
@@ -339,6 +342,7 @@ def new_arena(
     arena.config_count = 2
     arena.map_class = spacious(max(64, reserve >> 14) * 256, np.uint8)
     arena.map_size = spacious(max(64, reserve >> 14), np.int32)
+    arena.map_key = spacious(max(64, reserve >> 14) * 8, np.uint64)
     arena.map_table = np.full(256, -1, np.int32)
     arena.next = spacious(moves, np.int32)
     arena.tier1_row = spacious(records, np.int32)

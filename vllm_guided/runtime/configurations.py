@@ -42,6 +42,8 @@ _bytes = types.uint8[::1]
 
 #: Configurations of up to so many states take the short way where no state calls or returns.
 PLAIN_ITEMS = 8
+#: Words of ``map_key`` for each map.
+KEY = 8
 
 
 @jit(_int(arena_type, _int))
@@ -237,67 +239,78 @@ def plain(arena, config):
     return made
 
 
+@jit()
+def _mark_bytes(words, place, first, last):
+    """Set the bits ``first`` to ``last`` of four words."""
+    for word in range(first >> 6, (last >> 6) + 1):
+        bits = ~np.uint64(0)
+        if word == first >> 6:
+            bits &= ~np.uint64(0) << np.uint64(first & 63)
+        if word == last >> 6:
+            bits &= ~np.uint64(0) >> np.uint64(63 - (last & 63))
+        words[place + word] |= bits
+
+
 @jit(_int(arena_type, _int, _int))
 def _byte_classes(arena, low, high):
     """The number of the map from bytes to classes between which the items' edges do not differ.
 
-    Bytes that no edge takes are class 0 where there are any. (There are at most 256 classes then.)
+    Bytes that no edge takes are class 0 where there are any. (There are at most 256 classes then.) A map is
+    known by the bytes that some edge takes, and those of them where a class begins: KEY words of bits.
     """
-    bound = np.zeros(257, np.uint8)
-    cover = np.zeros(257, np.int32)
     item_state = arena.item_state
     offsets = arena.edge_offsets
     edge_low = arena.edge_low
     edge_high = arena.edge_high
-    for item in range(low, high):
-        state = item_state[item]
-        for k in range(offsets[state], offsets[state + 1]):
-            first = np.int64(edge_low[k])
-            past = np.int64(edge_high[k]) + 1
-            bound[first] = 1
-            bound[past] = 1
-            cover[first] += 1
-            cover[past] -= 1
-    covered = 0
-    gap = False
-    for byte in range(256):
-        covered += cover[byte]
-        if covered == 0:
-            gap = True
     number = arena.map_count
     if 256 * (number + 1) > arena.map_class.size:
         arena.map_class = with_room(arena.map_class, 512 * (number + 1))
         arena.map_size = with_room(arena.map_size, 2 * (number + 1))
-    classes = arena.map_class[256 * number : 256 * number + 256]
-    last = 0 if gap else -1
-    covered = 0
-    for byte in range(256):
-        covered += cover[byte]
-        if covered == 0:
-            classes[byte] = 0
-            continue
-        if bound[byte] or byte == 0:
-            last += 1
-        classes[byte] = last
+        arena.map_key = with_room(arena.map_key, 2 * KEY * (number + 1))
+    keys = arena.map_key
+    place = KEY * number
+    for k in range(place, place + KEY):
+        keys[k] = 0
+    for item in range(low, high):
+        state = item_state[item]
+        for k in range(offsets[state], offsets[state + 1]):
+            first = np.int64(edge_low[k])
+            last = np.int64(edge_high[k])
+            _mark_bytes(keys, place, first, last)
+            keys[place + 4 + (first >> 6)] |= np.uint64(1) << np.uint64(first & 63)
+            if last < 255:
+                past = last + 1
+                keys[place + 4 + (past >> 6)] |= np.uint64(1) << np.uint64(past & 63)
     code = np.uint64(0)
-    for k in range(0, 256, 4):
-        word = (
-            np.int64(classes[k]) | np.int64(classes[k + 1]) << 8
-            | np.int64(classes[k + 2]) << 16 | np.int64(classes[k + 3]) << 24
-        )  # fmt: skip
-        code = (code ^ np.uint64(word)) * np.uint64(0x9E3779B97F4A7C15)
+    for k in range(4):
+        keys[place + 4 + k] &= keys[place + k]
+        code = (code ^ keys[place + k]) * np.uint64(0x9E3779B97F4A7C15)
+        code ^= code >> np.uint64(32)
+        code = (code ^ keys[place + 4 + k]) * np.uint64(0xC2B2AE3D27D4EB4F)
         code ^= code >> np.uint64(32)
     table = arena.map_table
     size = np.uint64(table.size - 1)
     slot = np.int64(code & size)
     while table[slot] >= 0:
         found = np.int64(table[slot])
-        if arena.map_size[found] == last + 1 and same_bytes(
-            arena.map_class, 256 * found, arena.map_class, 256 * number, np.int64(256)
-        ):
+        if same_bytes(keys, KEY * found, keys, place, np.int64(KEY)):
             return found
         slot = (slot + 1) & np.int64(size)
-    arena.map_size[number] = last + 1
+    classes = arena.map_class[256 * number : 256 * number + 256]
+    gap = False
+    for k in range(4):
+        gap |= keys[place + k] != ~np.uint64(0)
+    group = np.int64(0 if gap else -1)
+    for byte in range(256):
+        bit = np.uint64(1) << np.uint64(byte & 63)
+        if keys[place + (byte >> 6)] & bit == 0:
+            classes[byte] = 0
+            continue
+        # (Behind a gap an edge begins.)
+        if keys[place + 4 + (byte >> 6)] & bit:
+            group += 1
+        classes[byte] = group
+    arena.map_size[number] = group + 1
     table[slot] = number
     arena.map_count = number + 1
     if 2 * (number + 1) > table.size:

@@ -98,7 +98,11 @@ def _differ_known(
             beside = moves[other_row + classes[other_map + byte]] if other != DEAD else np.int32(DEAD)
             if target == beside:
                 known &= target >= 0
-            elif target < 0 or beside < 0 or (target != DEAD and beside != DEAD and twin[target] < 0):
+            elif (
+                target < 0
+                or beside < 0
+                or (target != DEAD and beside != DEAD and (twin[target] < 0 or twin[beside] < 0))
+            ):
                 known = False
         if not known:
             break
@@ -111,7 +115,10 @@ def _differ_known(
                 beside = np.int64(moves[other_row + classes[other_map + byte]])
             if target == beside:
                 continue
-            if target != DEAD and beside != DEAD and twin[target] == beside and slack[target] >= height[kid]:
+            if (
+                target != DEAD and beside != DEAD and twin[target] == twin[beside]
+                and min(slack[target], slack[beside]) >= height[kid]
+            ):  # fmt: skip
                 continue
             has_children = kids[kid + 1] > kids[kid]
             if beside != DEAD and (target == DEAD or (has_children and flags[beside] & ESCAPE != 0)):
@@ -188,8 +195,11 @@ def _know_entry(arena, top):
         byte = np.int64(arena.level_byte[kid])
         target = step(arena, config, byte)
         beside = step(arena, other, byte)
-        if target != DEAD and beside != DEAD and target != beside and arena.config_twin[target] < 0:
-            find_twin(arena, target)
+        if target != DEAD and beside != DEAD and target != beside:
+            if arena.config_twin[target] < 0:
+                find_twin(arena, target)
+            if arena.config_twin[beside] < 0:
+                find_twin(arena, beside)
 
 
 @jit(_counts(arena_type, _int, _int, _int), apart=True)

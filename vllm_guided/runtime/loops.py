@@ -39,6 +39,8 @@ _bool = types.boolean
 
 #: Text goes through so many configurations at most, on so many ASCII bytes, for so many characters at least.
 LOOP, LEAST_LOOP, LEAST_LENGTH = 128, 24, 6
+#: Configurations inside of characters, by what is missing of them, that are looked at.
+PARTIAL = 128
 
 
 @jit(types.boolean(arena_type, _ints, _int, _ints, _int, _int), apart=True)
@@ -47,8 +49,8 @@ def _takes_characters(arena, configs, config_count, ends, end_count, characters)
 
     U+2028 and U+2029, or white space, may lead anywhere where they are not given.
     """
-    origins = np.empty(config_count + 32, np.int64)
-    states = np.zeros(config_count + 32, np.int64)
+    origins = np.empty(config_count + PARTIAL, np.int64)
+    states = np.zeros(config_count + PARTIAL, np.int64)
     targets = np.empty(256, np.int32)
     for k in range(config_count):
         origins[k] = configs[k]

@@ -82,6 +82,16 @@ def same_bytes(typing_context, one, place, other, start, count):
     return signature, code
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def lowest_bit(typing_context, word):
+    """The place of the lowest bit of a uint64 that is not 0."""
+
+    def code(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.IntType(1)(1))
+
+    return types.uint64(types.uint64), code
+
+
 @jit()
 def with_room(values, need):
     """``values``, or a copy of at least twice its length if it holds fewer than ``need`` entries."""
@@ -90,6 +100,34 @@ def with_room(values, need):
     grown = np.empty(max(need, 2 * values.size), values.dtype)
     copy_into(grown, 0, values, 0, values.size)
     return grown
+
+
+@jit(types.int64(types.int32[::1], types.int64, types.int64))
+def sort_unique(values, count, past):
+    """Sort ``values[:count]``, which are below ``past``, in place, each once; how many are left.
+
+    Many are marked as bits and read off, which takes a fifth of the time of numba's quicksort.
+    """
+    if 64 * count < past:
+        found = np.int64(0)
+        values[:count].sort()
+        for k in range(count):
+            if found == 0 or values[found - 1] != values[k]:
+                values[found] = values[k]
+                found += 1
+        return found
+    bits = np.zeros((past + 63) >> 6, np.uint64)
+    for k in range(count):
+        bits[values[k] >> 6] |= np.uint64(1) << np.uint64(values[k] & 63)
+    found = np.int64(0)
+    for word in range(bits.size):
+        left = bits[word]
+        number = np.int32(word << 6)
+        while left != 0:
+            values[found] = number + np.int32(lowest_bit(left))
+            found += 1
+            left &= left - np.uint64(1)
+    return found
 
 
 @jit(types.uint64(types.int64, types.int64))

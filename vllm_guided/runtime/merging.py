@@ -273,6 +273,7 @@ def _append(
     arena.state_map[number] = -1
     arena.state_tier1[number] = -1
     arena.state_part[number] = -1
+    arena.state_like[number] = -1
     arena.state_kind[number] = kind_of(arena, number)
     arena.edge_count = edges
     arena.call_count = calls
@@ -314,6 +315,8 @@ def append_states(
     arena.state_kind = with_room(arena.state_kind, states)
     arena.state_tier1 = with_room(arena.state_tier1, states)
     arena.state_part = with_room(arena.state_part, states)
+    arena.state_like = with_room(arena.state_like, states)
+    arena.state_reach = with_room(arena.state_reach, states)
     arena.state_code = with_room(arena.state_code, states)
     arena.edge_low = with_room(arena.edge_low, arena.edge_count + edge_low.size)
     arena.edge_high = with_room(arena.edge_high, arena.edge_count + edge_low.size)

@@ -16,10 +16,10 @@ from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import DEAD, arena_type
 from vllm_guided.runtime.differences import walk_differences
 from vllm_guided.runtime.loops import walk_chain, walk_loop
-from vllm_guided.runtime.memory import clear, copy_into, with_room
+from vllm_guided.runtime.memory import clear, copy_into, sort_unique, with_room
 from vllm_guided.runtime.rests import make_rests
 from vllm_guided.runtime.spreading import enter, spread
-from vllm_guided.runtime.twins import find_twin
+from vllm_guided.runtime.twins import find_twin, is_counted
 from vllm_guided.runtime.walks import SPARSE_LIMIT, dominant, walk
 
 _int = types.int64
@@ -127,16 +127,17 @@ def record_walk(arena, config, end):
     escapes = np.empty(1, np.int32)
     if arena.config_twin[config] < 0:
         find_twin(arena, config)
-    if arena.config_twin[config] == config:
+    counted = arena.config_twin[config] != config and is_counted(arena, config)
+    if not counted:
         allowed, escapes, escape_count = walk_loop(arena, config, end == config)
-    if allowed < 0 and arena.config_twin[config] != config:
+    if allowed < 0 and counted:
         # A turn of the counter may be many characters, as a word: then text goes on without a count.
         own = dominant(arena, config)
         if own != DEAD and dominant(arena, own) == own:
             allowed, escapes, escape_count = walk_chain(arena, config, own, False)
     if allowed < 0 and end != DEAD:
-        allowed, escapes, escape_count = walk_chain(arena, config, end, True)
-    if allowed < 0 and arena.config_twin[config] != config:
+        allowed, escapes, escape_count = walk_chain(arena, config, end, counted)
+    if allowed < 0 and counted:
         # A count that is far from mattering here, as of a host's labels.
         allowed, escapes, escape_count = walk_loop(arena, config, False)
     is_chain = allowed >= 0
@@ -196,7 +197,7 @@ def record_few(arena, config):
         escapes = arena.escapes[:escape_count].copy()
         for k in range(escape_count):
             escapes[k] = arena.level_node[escapes[k]]
-        escapes.sort()
+        escape_count = sort_unique(escapes, escape_count, arena.trie_byte.size)
         arena.tier1_rests[number] = make_rests(arena, escapes, escape_count, row, np.int64(0), escapes[:0])
     if is_dense:
         if has_special:
@@ -277,8 +278,8 @@ def _share_rests(arena, number, other, row, escapes, escape_count, drops, drop_c
     elif kept_count > 0:
         copy_into(kept, kept_count, escapes, 0, escape_count)
         kept_count += escape_count
-        escapes = np.sort(kept[:kept_count])
-        escape_count = kept_count
+        escapes = kept
+        escape_count = sort_unique(kept, kept_count, arena.trie_byte.size)
     if escape_count > 0:
         arena.tier1_rests[number] = make_rests(arena, escapes, escape_count, arena.rows, place, escapes[:0])
 
@@ -306,9 +307,9 @@ def record_differences(arena, config, reference, whole):
         base = dense
     counts = walk_differences(arena, config, reference, base)
     more_count, less_count = np.int64(counts[1]), np.int64(counts[2])
-    escapes, drops = arena.differ_escapes[: counts[3]], arena.differ_drops[: counts[4]]
-    escapes.sort()
-    drops.sort()
+    nodes = arena.trie_byte.size
+    escapes = arena.differ_escapes[: sort_unique(arena.differ_escapes, counts[3], nodes)]
+    drops = arena.differ_drops[: sort_unique(arena.differ_drops, counts[4], nodes)]
     more, less = arena.differ_more, arena.differ_less
     has_special = has_special_moves(arena, config)
     number = _new_record(arena, config)

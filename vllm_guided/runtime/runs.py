@@ -16,7 +16,7 @@ from numba import types
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import BOTTOM, DEAD, SEEN, UNKNOWN, arena_type
 from vllm_guided.runtime.hash_tables import begin_larger, slot_of, step_records
-from vllm_guided.runtime.memory import copy_into, with_room
+from vllm_guided.runtime.memory import copy_into, sort_unique, with_room
 from vllm_guided.runtime.parts import known_part, remember_part
 from vllm_guided.runtime.rests import make_rests
 from vllm_guided.runtime.spreading import after_return, enter, enter_pair, spread
@@ -66,7 +66,7 @@ def _part(arena, rests, state):
         arena.kept_escapes = with_room(arena.kept_escapes, kept)
         for k in range(kept):
             arena.kept_escapes[k] = arena.level_node[arena.escapes[k]]
-        arena.kept_escapes[:kept].sort()
+        kept = sort_unique(arena.kept_escapes, kept, arena.trie_byte.size)
     arena.escape_count = np.int64(0)
     enter_pair(arena, np.int64(arena.rests_root[rests]), state, np.int64(UNKNOWN))
     spread(arena, True)

@@ -20,7 +20,7 @@ def sizes_of(arena):
     A hash table counts with those that it has grown from.
     """
     held = (
-        arena.state_count * 38
+        arena.state_count * 43
         + arena.edge_count * 6
         + (arena.call_count + arena.tok_count) * 8
         + arena.state_slots * 8
@@ -48,7 +48,7 @@ def sizes_of(arena):
         + arena.config_count * 73
         + arena.item_count * 8
         + arena.config_slots * 8
-        + arena.map_count * 260
+        + arena.map_count * 324
         + arena.next_count * 4
         + arena.tier1_count * 40
         + arena.rests_count * 17

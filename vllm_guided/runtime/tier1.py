@@ -25,15 +25,21 @@ from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import DEAD, MANY, UNKNOWN, arena_type
 from vllm_guided.runtime.records import has_special_moves, record_differences, record_few, record_walk
 from vllm_guided.runtime.splitting import over
-from vllm_guided.runtime.twins import ENDLESS, find_twin
+from vllm_guided.runtime.twins import ENDLESS, find_twin, is_counted
 from vllm_guided.runtime.walks import SHARE, dominant
 
 _int = types.int64
 
-#: A configuration whose counts are so many bytes from their limits is compared with one that does not count.
+#: A configuration in counters, so many bytes from their limits, is compared with one that does not count.
 SLACK = 16
 #: A reference's record may itself need one, and so on; so many are followed.
 CHAIN = 4
+
+
+@jit(types.boolean(arena_type, _int))
+def _has_row(arena, record):
+    """Whether others can be kept as differences from ``record``."""
+    return arena.tier1_row[record] >= 0 and arena.tier1_shared[record] < 0
 
 
 @jit(types.UniTuple(_int, 2)(arena_type, _int), apart=True)
@@ -45,12 +51,16 @@ def _nearest(arena, config):
     if arena.config_twin[config] < 0:
         find_twin(arena, config)
     twin = np.int64(arena.config_twin[config])
-    if twin != config:
-        if arena.config_twin[twin] < 0:
-            find_twin(arena, twin)
+    if twin != config and arena.config_twin[twin] < 0:
+        find_twin(arena, twin)
+    if twin != config and is_counted(arena, config):
         if arena.config_slack[config] >= SLACK and not has_special_moves(arena, twin):
             return twin, np.int64(DEAD)
         return np.int64(DEAD), dominant(arena, twin)
+    if twin != config:
+        known = np.int64(arena.config_tier1[twin])
+        if (known < 0 or _has_row(arena, known)) and not has_special_moves(arena, twin):
+            return twin, np.int64(DEAD)
     other = dominant(arena, config)
     if other in (DEAD, config) or has_special_moves(arena, other):
         return np.int64(DEAD), other
@@ -99,12 +109,14 @@ def tier1(arena, config):
                 count += 1
                 continue
             known = np.int64(arena.config_tier1[reference])
-            if known >= 0 and arena.tier1_row[known] >= 0 and arena.tier1_shared[known] < 0:
+            if known >= 0 and _has_row(arena, known):
                 # What loops over a counter's body is compared with, later, by what counts.
                 whole = count > 1 or arena.config_slack[last] < ENDLESS
                 record_differences(arena, last, reference, whole)
                 count -= 1
                 continue
+            if end == DEAD and not is_counted(arena, last):
+                end = dominant(arena, last)
         record_walk(arena, last, end)
         count -= 1
     return np.int64(arena.config_tier1[config])

@@ -80,22 +80,50 @@ def _loosened(arena, state):
     return _twin_base(arena, counter, ENDED_NEVER), min(slack, least - count - 1)
 
 
+@jit(types.boolean(arena_type, _int))
+def is_counted(arena, config):
+    """Whether a state of ``config`` stands directly in a counter."""
+    for item in range(arena.config_offsets[config], arena.config_offsets[config + 1]):
+        stack = arena.item_stack[item]
+        for k in range(arena.stack_offsets[stack], arena.stack_offsets[stack + 1]):
+            if VIRTUAL <= arena.stack_state[k] < BAG:
+                return True
+    return False
+
+
+@jit(types.boolean(arena_type, _int))
+def has_like(arena, config):
+    """Whether another state stands for one of ``config``."""
+    for item in range(arena.config_offsets[config], arena.config_offsets[config + 1]):
+        if arena.state_like[arena.item_state[item]] >= 0:
+            return True
+    return False
+
+
 @jit(types.void(arena_type, _int), apart=True)
 def find_twin(arena, config):
     """Set ``config_twin`` and ``config_slack``: the configuration with the counts below its tops loosened.
 
-    The twin of a configuration without such counts is itself; its slack is ENDLESS, that of others less.
+    Or, where there are none, with the states that stand for its own. The twin of a configuration without
+    either is itself; its slack is ENDLESS, that of others less.
     """
     slack = np.int64(ENDLESS)
     low = np.int64(arena.config_offsets[config])
     high = np.int64(arena.config_offsets[config + 1])
-    counted = False
-    for item in range(low, high):
-        stack = np.int64(arena.item_stack[item])
-        for k in range(arena.stack_offsets[stack], arena.stack_offsets[stack + 1]):
-            if VIRTUAL <= arena.stack_state[k] < BAG:
-                counted = True
+    counted = is_counted(arena, config)
     twin = config
+    if not counted and has_like(arena, config):
+        begin(arena)
+        for item in range(low, high):
+            state = np.int64(arena.item_state[item])
+            other = np.int64(arena.state_like[state])
+            if other >= 0:
+                slack = min(slack, np.int64(arena.state_reach[state]))
+                state = other
+            add(arena, state, np.int64(arena.item_stack[item]))
+        arena.config_twin[config] = intern(arena, np.int64(arena.config_flags[config]))
+        arena.config_slack[config] = slack
+        return
     if counted:
         begin(arena)
         for item in range(low, high):

@@ -30,7 +30,7 @@ NEAR, MIDDLE, FAR = 12, 18, 24
 #: Where a rule has fewer states of free text, they are not looked at: their masks cost less.
 LEAST_STATES = 64
 #: A state of free text takes at least so many bytes.
-LEAST_BYTES = 32
+LEAST_BYTES = 20
 
 
 @jit()

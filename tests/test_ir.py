@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
+
 import naive
 import pytest
 
+from vllm_guided.automaton.build import build_automaton
 from vllm_guided.frontends import embedding
 from vllm_guided.grammar import ir
 
@@ -101,3 +104,22 @@ def test_graphs_with_labels_that_are_one_object_or_equal() -> None:
         len({twice, equal, ir.Graph(twice.edges, frozenset({1})), ir.Graph(twice.edges[:1], frozenset({1}))})
         == 3
     )
+
+
+def test_graph_over_bytes_is_a_graph() -> None:
+    numbers = (0, 0x39 << 8 | 0x30, 2, 2, -1, 1, 2, 0x2E2E, 3, 3, 0x39 << 8 | 0x30, 2)
+    graph, again = (ir.ByteGraph(4, array("i", numbers).tobytes()) for _ in range(2))
+    digit = ir.byte_range(0x30, 0x39)
+    edges = ((0, digit, 2), (2, ir.EMPTY, 1), (2, ir.byte_set(b"."), 3), (3, digit, 2))
+    assert graph.edges == edges and graph.accepting == {1} and graph.start == 0
+    assert graph == again and hash(graph) == hash(again) and graph != ir.ByteGraph(5, graph.moves)
+    assert ir.parts(graph) == () and ir.mapped(graph, lambda _: ir.NOTHING) is graph
+    spelt = ir.Graph(edges, frozenset({1}))
+    grammars = [
+        ir.Grammar({"start": ir.Rule(ir.sequence(ir.text("<"), node, ir.star(node), ir.text(">")))})
+        for node in (graph, spelt)
+    ]
+    keys = [build_automaton(grammar).rule_keys for grammar in grammars]
+    assert keys[0] == keys[1]
+    for text, accepted in ((b"<1>", True), (b"<1.2.34>", True), (b"<1.>", False), (b"<>", False)):
+        assert naive.accepts(grammars[0], text) == accepted

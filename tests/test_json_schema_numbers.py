@@ -13,9 +13,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from vllm_guided.automaton.build import build_automaton
 from vllm_guided.constraints import constraint_key
-from vllm_guided.errors import ConstraintTooComplex
-from vllm_guided.frontends.json_schema import canonical, json_schema_grammar
+from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
+from vllm_guided.frontends.json_schema import canonical, json_schema_grammar, number_text
 from vllm_guided.frontends.json_schema import numbers as number_sets
 from vllm_guided.frontends.json_schema.number_text import number_node
 from vllm_guided.frontends.json_schema.numbers import DIGITS, NOT_DIGITS, Numbers
@@ -161,3 +162,73 @@ def test_random_sets(numbers, data):
         accepted_once = prefixes.accepts(once, text.encode())
         assert written_once or not accepted_once, text
         assert accepted_once or not (written_once and short), text
+
+
+def _written_generally(numbers):
+    parts = [
+        number_text._part(numbers, magnitudes, False)
+        for magnitudes in number_text._magnitudes(numbers, False)
+    ]
+    return number_text.parts_node(numbers, parts, False)
+
+
+def _rule_key(node):
+    """What the automaton of a number says of its language: minimal automata of one language are the same."""
+    grammar = ir.Grammar({"start": ir.Rule(ir.Ref("number")), "number": ir.Rule(node, shared=True)})
+    try:
+        automaton = build_automaton(grammar)
+    except InvalidConstraint:
+        return None
+    return automaton.rule_keys[automaton.names.index("number")]
+
+
+def _same_by_compiled_code(numbers):
+    node = number_node(numbers)
+    assert ir.is_nothing(node) or isinstance(node, ir.ByteGraph)
+    assert _rule_key(node) == _rule_key(_written_generally(numbers))
+
+
+_LIMIT = 2**1024 - 2**970
+BOUNDED = [
+    Numbers(low=256),
+    Numbers(low=Fraction(1, 2), high=Fraction(1, 2)),
+    Numbers(low=0, low_open=True, high=0, high_open=True),
+    Numbers(low=-5, high=700, multiple=1),
+    Numbers(low=-5, high=700, multiple=1, form=NOT_DIGITS),
+    Numbers(low=10**20, high=10**21, multiple=1),
+    Numbers(low=10**18 + 1, low_open=True, multiple=1, form=DIGITS),
+    Numbers(low=-(10**63), high=10**64 - 1),
+    Numbers(low=Fraction(-3, 10**39), high=Fraction(1, 10**38)),
+    Numbers(high=0, high_open=True),
+    Numbers(low=Fraction(99, 100), low_open=True, high=1, high_open=True),
+    Numbers(low=Fraction(25, 10**9), high=Fraction(26, 10**9), high_open=True),
+    Numbers(low=-1, low_open=True, high=1, high_open=True),
+    Numbers(low=17976931348623157, high=2**64),
+]
+
+
+@pytest.mark.parametrize("numbers", BOUNDED, ids=str)
+def test_usual_bounds_are_written_by_compiled_code_as_by_general_code(numbers):
+    _same_by_compiled_code(numbers)
+
+
+@settings(max_examples=40, deadline=None)
+@given(_bound, st.booleans(), _bound, st.booleans(), st.sampled_from([None, 1]), st.integers(0, 2))
+def test_random_bounds_are_written_by_compiled_code_as_by_general_code(
+    low, low_open, high, high_open, multiple, form
+):
+    numbers = number_sets.tidy(Numbers(low, low_open, high, high_open, multiple, (), form))
+    assume(numbers is not None)
+    _same_by_compiled_code(numbers)
+
+
+@pytest.mark.parametrize("numbers", [Numbers(low=10**70), Numbers(high=Fraction(1, 10**40))], ids=str)
+def test_long_bounds_are_written_by_general_code(numbers):
+    node = number_node(numbers)
+    assert not isinstance(node, ir.ByteGraph) and _rule_key(node) is not None
+
+
+def test_no_number_is_above_all_doubles():
+    # The least number that doubles do not hold: it is nearer to infinity.
+    assert ir.is_nothing(number_node(Numbers(low=_LIMIT)))
+    assert not ir.is_nothing(number_node(Numbers(low=_LIMIT - 1)))

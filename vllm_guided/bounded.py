@@ -92,6 +92,10 @@ def _at_a_glance(value: Any, depth: int) -> int:
         return OBJECT_BYTES + len(value)
     if isinstance(value, np.ndarray):
         return OBJECT_BYTES + int(value.nbytes)
+    if isinstance(value, ir.ByteGraph):
+        return OBJECT_BYTES + len(value.moves)
+    if isinstance(value, ir.Rule):
+        return OBJECT_BYTES + _at_a_glance(value.body, depth)
     if isinstance(value, tuple):
         size = OBJECT_BYTES * (1 + len(value))
         if depth and len(value) <= MOST_PARTS:
@@ -125,6 +129,8 @@ def rough_size(value: Any) -> int:
             waiting += inner
         elif kind is ir.Graph:
             total += EDGE_BYTES * len(item.edges)
+        elif kind is ir.ByteGraph:
+            total += len(item.moves)
         elif isinstance(item, dict):
             total += 32 * len(item)
             waiting += item

@@ -95,9 +95,11 @@ def _build(grammar: ir.Grammar, given: Found, apart: bool) -> tuple[Automaton, F
         fragment, nbytes = made[numbers[rule]]
         environment = _environment(grammar, program, rule, found)
         found[name] = environment, fragment
-        FRAGMENTS.keep(
-            grammar.rules[name].body, environment, fragment, nbytes + PROGRAM_BYTES * program.length(rule)
-        )
+        body = grammar.rules[name].body
+        nbytes += PROGRAM_BYTES * program.length(rule)
+        if type(body) is ir.ByteGraph:
+            nbytes += len(body.moves)
+        FRAGMENTS.keep(body, environment, fragment, nbytes)
     return assembled(rules), found
 
 

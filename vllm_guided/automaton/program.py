@@ -7,7 +7,7 @@ LITERAL  first byte in ``blob``, number of bytes
 SEQUENCE number of parts
 CHOICE   number of parts
 REPEAT   least and most times (-1: any number); one part
-SET      number of a set of bytes or of code points (``set_offsets``)
+SET      number of a set of bytes or of code points, or of a graph over bytes (``set_offsets``)
 REF      rule that may be written in place of its call
 CALLED   rule that is always called
 SYMBOL   number of a special token
@@ -22,7 +22,7 @@ from the left as the bag is: only the analysis of the rules looks at it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -47,6 +47,7 @@ COUNT_LIMIT = 1 << 26
 PROGRAM_LIMIT = 20_000_000
 
 Ints = npt.NDArray[np.int32]
+_SetKey = int | tuple[tuple[int, int], ...] | ir.ByteGraph
 
 
 @dataclass(slots=True)
@@ -123,7 +124,7 @@ class _Writer:
         self.program = Program()
         self.number_of: dict[str, int] = {}
         self.pending: list[tuple[int, ir.Node]] = []
-        self.set_number: dict[int | tuple[tuple[int, int], ...], int] = {}
+        self.set_number: dict[_SetKey, int] = {}
         self.symbol_number: dict[ir.SpecialToken, int] = {}
         # Rules, and programs, of nodes by identity; the nodes are kept alive.
         self.part_rules: dict[int, int] = {}
@@ -221,6 +222,9 @@ class _Writer:
                 ops += (SET, self._set(ranges, utf8_fragment(ranges)) if number is None else number)
             elif kind is ir.Graph:
                 stack += _graph(node, ops)[::-1]  # type: ignore[arg-type]
+            elif kind is ir.ByteGraph:
+                number = self.set_number.get(node)  # type: ignore[call-overload]
+                ops += (SET, self._byte_graph(node) if number is None else number)  # type: ignore[arg-type]
             elif kind is ir.Bag:
                 ops += (CALLED, self._part(node, "members"))
                 program.plain[rule] = False
@@ -256,7 +260,10 @@ class _Writer:
             self.repeated_refs[id(node)] = (*ops[-3:], REF, self._number(item.name))
             self.kept.append(node)
 
-    def _set(self, key: int | tuple[tuple[int, int], ...], fragment: tuple[int, tuple[int, ...]]) -> int:
+    def _byte_graph(self, graph: ir.ByteGraph) -> int:
+        return self._set(graph, (graph.vertices - 2, array("i", graph.moves)))
+
+    def _set(self, key: _SetKey, fragment: tuple[int, Iterable[int]]) -> int:
         program = self.program
         number = self.set_number[key] = len(program.set_inner)
         inner, edges = fragment

@@ -13,7 +13,7 @@ from vllm_guided.grammar import ir
 from vllm_guided.grammar.expansion import expanded
 
 SHARED = "shared/"
-LEAVES = (ir.Literal, ir.ByteSet, ir.CharSet, ir.SpecialToken)
+LEAVES = (ir.Literal, ir.ByteSet, ir.CharSet, ir.SpecialToken, ir.ByteGraph)
 #: What the nodes may take whose freedom from references is remembered.
 FREE_BYTES = 8 << 20
 

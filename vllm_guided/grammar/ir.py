@@ -16,6 +16,7 @@ Sequence       one of each item in turn; the empty sequence is the empty string
 Choice         any one of the options; no options is the empty language
 Repeat         between ``minimum`` and ``maximum`` of the item (``None``: any number)
 Graph          the labels met on a path from ``start`` to an accepting node of a small labelled graph
+ByteGraph      the same where labels are sets of bytes, in one array
 Bag            entries in any order, as far as flags, positions and distinctness allow it
 ============== =====================================================================================
 
@@ -25,6 +26,7 @@ Left recursion, nullable rules, ambiguity, unproductive and unreachable rules ar
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar, dataclass_transform
@@ -128,6 +130,48 @@ class Graph:
         return hash((sources, inside, targets, self.accepting, self.start))
 
 
+class ByteGraph(Graph):
+    """A graph over bytes whose edges lie in one array, where there would be too many nodes to make quickly.
+
+    To whoever looks at its edges it is a graph. Vertices are numbered from 0; it starts in 0, where no edge
+    leads, and accepts in 1, where none begins. Put it in a rule of its own: to those that weigh nodes it is
+    a small one.
+
+    Attributes:
+        vertices: how many there are.
+        moves: int32 ``source, label, target``, flattened; a label is ``low | high << 8`` for the bytes from
+            ``low`` to ``high``, or -1 for the empty string.
+    """
+
+    __slots__ = ("_edges", "moves", "vertices")
+    accepting = frozenset((1,))
+    start = 0
+
+    def __init__(self, vertices: int, moves: bytes) -> None:
+        self.vertices = vertices
+        self.moves = moves
+        self._edges: tuple[tuple[int, Node, int], ...] | None = None
+
+    @property
+    def edges(self) -> tuple[tuple[int, Node, int], ...]:  # type: ignore[override]
+        """The edges with their nodes, which are made when somebody asks for them."""
+        if self._edges is None:
+            numbers = iter(array("i", self.moves))
+            self._edges = tuple(
+                [
+                    (source, EMPTY if label < 0 else byte_range(label & 255, label >> 8), target)
+                    for source, label, target in zip(numbers, numbers, numbers, strict=True)
+                ]
+            )
+        return self._edges
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is ByteGraph and (self.vertices, self.moves) == (other.vertices, other.moves)
+
+    def __hash__(self) -> int:
+        return hash((self.vertices, self.moves))
+
+
 @_node
 class Entry:
     """One kind of member of a :class:`Bag`: ``item``, then ``rest``.
@@ -179,7 +223,10 @@ class Bag:
 MAX_WANTED = 8
 
 #: A ``JsonRule`` is the whole body of a rule, or nothing.
-Node = Literal | ByteSet | CharSet | SpecialToken | Ref | Sequence | Choice | Repeat | Graph | Bag | JsonRule
+Node = (
+    Literal | ByteSet | CharSet | SpecialToken | Ref | Sequence | Choice | Repeat | Graph | ByteGraph | Bag
+    | JsonRule
+)  # fmt: skip
 
 
 @_node
@@ -292,6 +339,8 @@ def parts(node: Node) -> tuple[Node, ...]:
             return items
         case Repeat(item):
             return (item,)
+        case ByteGraph():
+            return ()
         case Graph(edges):
             return tuple(label for _, label, _ in edges)
         case Bag(entries, separator):

@@ -5,7 +5,6 @@ In: exact magnitudes. Out: their decimal digits before and behind the point, and
 
 from __future__ import annotations
 
-from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -32,14 +31,12 @@ def decimal(value: Exact, closed: bool) -> Bound:
     """The digits of a magnitude."""
     if isinstance(value, int):
         return Bound(str(value), "", closed)
-    fraction = Fraction(value)
-    scale, denominator = 0, fraction.denominator
-    while denominator != 1:
-        scale += 1
-        denominator = Fraction(fraction * 10**scale).denominator
+    scale, power = 0, 1
+    while power % value.denominator:
+        scale, power = scale + 1, power * 10
         if scale > limits.MAX_DECIMALS:
             raise ConstraintTooComplex(f"a bound has more than {limits.MAX_DECIMALS:,} decimals")
-    digits = str(int(fraction * 10**scale)).zfill(scale + 1)
+    digits = str(value.numerator * power // value.denominator).zfill(scale + 1)
     whole = digits[: len(digits) - scale]
     return Bound(whole, digits[len(digits) - scale :], closed)
 

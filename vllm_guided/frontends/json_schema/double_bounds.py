@@ -17,7 +17,7 @@ from fractions import Fraction
 from vllm_guided.frontends.json_schema.numbers import Exact, reduce
 
 LARGEST = 2**1024 - 2**970
-"""The largest double: readers take what is above it for infinity."""
+"""Halfway from the largest double to where the next would be: readers take it and all above for infinity."""
 
 _EXACT = 2**53
 _DIGITS = 20
@@ -27,7 +27,7 @@ def least(value: Exact, closed: bool, written: bool) -> tuple[Exact, bool] | Non
     """The lower bound of magnitudes; ``written``: with fraction or exponent too. ``None`` if none is left."""
     if value == 0:
         return value, closed
-    if value > LARGEST:
+    if value >= LARGEST:
         return None
     if (closed or not written) and value < _EXACT:
         return value, closed

@@ -75,7 +75,7 @@ def without_dead(node: ir.Node, productive: Container[str]) -> ir.Node:
         return ir.sequence(*(without_dead(item, productive) for item in node.items))
     if isinstance(node, ir.Choice):
         return ir.Choice(tuple(without_dead(option, productive) for option in node.options))
-    if isinstance(node, ir.Graph):
+    if isinstance(node, ir.Graph) and type(node) is not ir.ByteGraph:
         edges = tuple(
             (source, without_dead(label, productive), target) for source, label, target in node.edges
         )

@@ -33,7 +33,7 @@ def _pointed(mask: int) -> ir.Node:
     return ir.sequence(ir.text("."), digits(mask))
 
 
-def _scientific_parts(bound: Bound) -> tuple[str, int] | None:
+def scientific_parts(bound: Bound) -> tuple[str, int] | None:
     """Digits without leading zeros and the exponent of the first; ``None`` for zero."""
     digits = bound.whole + bound.fraction
     stripped = digits.lstrip("0")
@@ -72,8 +72,8 @@ def scientific_node(low: Bound, high: Bound | None, whole: bool) -> ir.Node:
     """One digit, perhaps a point and more, then the exponents that both bounds leave."""
     if high is None:
         high = LARGEST
-    low_parts = _scientific_parts(low)
-    high_parts = _scientific_parts(high)
+    low_parts = scientific_parts(low)
+    high_parts = scientific_parts(high)
     if high_parts is None:
         return ir.NOTHING
     low_digits = low_parts[0] if low_parts else ""

@@ -10,6 +10,7 @@ import strategies
 from hypothesis import given
 
 import vllm_guided as vg
+from vllm_guided.automaton.acyclic import acyclic_classes
 from vllm_guided.automaton.automaton import ARRAYS, Automaton
 from vllm_guided.automaton.build import build_automaton
 from vllm_guided.automaton.components import grouped, strong_components
@@ -176,3 +177,30 @@ def test_equivalence_classes_are_those_of_moore(seed: int) -> None:
         len(set(found.tolist())) == len(set(zip(found.tolist(), classes, strict=True))) == len(set(classes))
     )
     assert sorted(set(found.tolist())) == list(range(len(set(classes))))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_classes_without_cycles_are_those_with(seed: int) -> None:
+    """From the ends on against refinement; automata with a cycle are left alone."""
+    random = np.random.default_rng(seed)
+    size = int(random.integers(1, 60))
+    kinds = int(random.integers(1, 4))
+    offsets, labels, heads = [0], [], []
+    for state in range(size):
+        later = random.integers(state + 1, min(state + 8, size), kinds) if state < size - 1 else []
+        targets = sorted({*map(int, later), state + 1} - {size})  # all are reached, and reach the last
+        labels += [byte | byte << 8 for byte in range(len(targets))]
+        heads += targets
+        offsets.append(len(labels))
+    accepting = random.random(size) < 0.2
+    accepting[-1] = True
+    arrays = [np.array(each, np.int32) for each in (offsets, labels, heads)]
+    found, before = np.full(size, -1, np.int32), np.arange(size, dtype=np.int32)
+    assert acyclic_classes(size, *arrays, accepting, found)
+    wanted = equivalence_classes(size, *arrays, accepting)
+    pairs = set(zip(found.tolist(), wanted.tolist(), strict=True))
+    assert len(pairs) == len(set(found.tolist())) == len(set(wanted.tolist())) == max(found) + 1
+    if heads:
+        arrays[2][int(random.integers(0, len(heads)))] = 0  # back to the start
+        assert not acyclic_classes(size, *arrays, accepting, found_again := before.copy())
+        assert (found_again == before).all()

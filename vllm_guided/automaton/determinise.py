@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
+from vllm_guided.automaton.acyclic import acyclic_classes
 from vllm_guided.automaton.labels import CALL, RULE_MASK, TAIL, TOKEN
 from vllm_guided.automaton.minimise import equivalence_classes
 from vllm_guided.automaton.ready import ready_size, write_ready
@@ -303,10 +304,9 @@ def determinise(rule_first, starts, accepts, offsets, labels, targets, stateless
         d_offsets, d_labels, d_heads, d_accepting, size = _trimmed(
             size, d_offsets, d_labels, d_heads, d_accepting
         )
-        if deterministic and size > 1:
+        classes = np.arange(size).astype(np.int32)
+        if deterministic and not acyclic_classes(size, d_offsets, d_labels, d_heads, d_accepting, classes):
             classes = equivalence_classes(size, d_offsets, d_labels, d_heads, d_accepting)
-        else:
-            classes = np.arange(size).astype(np.int32)
         past_called = _localised(first, past, offsets, labels, local_of, mark, d_labels, callees, called)
         mark += past_called - called + 1
         own_offsets, d_labels, d_heads, d_accepting, size = _canonical(

@@ -111,6 +111,7 @@ def test_what_was_made_is_counted(count: int) -> None:
         )
         del made
         assert size_made(gc.get_count()[0] + 1_000, ("x" * 9_000,)) > 9_000
+        assert size_made(gc.get_count()[0] + 1_000, ir.Rule(ir.ByteGraph(2, bytes(9_000)))) > 9_000
     finally:
         gc.enable()
 

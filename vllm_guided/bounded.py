@@ -100,7 +100,10 @@ def _at_a_glance(value: Any, depth: int) -> int:
         size = OBJECT_BYTES * (1 + len(value))
         if depth and len(value) <= MOST_PARTS:
             for part in value:
-                if type(part) is not int:
+                kind = type(part)
+                if kind is str:
+                    size += len(part)
+                elif part is not None and kind not in _SMALL:
                     size += _at_a_glance(part, depth - 1) - OBJECT_BYTES
         return size
     return OBJECT_BYTES

@@ -20,7 +20,7 @@ _ints = types.int32[::1]
 _bools = types.boolean[::1]
 
 
-@jit(types.boolean(types.int64, _ints, _ints, _ints))
+@jit()
 def _in_order(size, offsets, heads, order):
     """Write the states so that moves lead to later ones; False if there is a cycle (Kahn 1962).
 

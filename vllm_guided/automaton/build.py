@@ -158,13 +158,12 @@ class _Facts:
 
     def __init__(self, nfa: Nfa) -> None:
         rules = len(nfa.table)
+        columns = np.ascontiguousarray(nfa.table.T)
+        self.first = np.zeros(rules + 1, np.int32)
         if nfa.states:
-            self.first = np.append(nfa.table[:, FIRST], np.int32(nfa.states))
-        else:
-            self.first = np.zeros(rules + 1, np.int32)
-        self.starts, self.accepts, self.bodies, self.minima = (
-            np.ascontiguousarray(nfa.table[:, column]) for column in (START, ACCEPT, BODY, MINIMUM)
-        )
+            self.first[:-1], self.first[-1] = columns[FIRST], nfa.states
+        self.starts, self.accepts = columns[START], columns[ACCEPT]
+        self.bodies, self.minima = columns[BODY], columns[MINIMUM]
         self.left: Ints
         nullable, productive = np.zeros(rules, np.bool_), np.zeros(rules, np.bool_)
         for rule, fragment in nfa.compiled.items():

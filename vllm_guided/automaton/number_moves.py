@@ -45,11 +45,9 @@ ROOM = 8_192
 INTERVALS = 8
 
 _ints = types.int32[::1]
-_longs = types.int64[::1]
-_table = types.int32[:, ::1]
 
 
-@jit(types.void(_ints, _longs, types.int64, types.int64, types.int64))
+@jit()
 def _move(moves, counts, source, label, target):
     """``counts``: numbers in ``moves``, vertices. What has no room is counted, not written."""
     at = counts[0]
@@ -60,32 +58,32 @@ def _move(moves, counts, source, label, target):
         moves[at + 2] = target
 
 
-@jit(types.void(_ints, _longs, types.int64, types.int64, types.int64, types.int64))
+@jit()
 def _digits(moves, counts, source, first, last, target):
     """A move by the digits ``first`` to ``last``."""
     _move(moves, counts, source, (0x30 + first) | (0x30 + last) << 8, target)
 
 
-@jit(types.int64(_longs))
+@jit()
 def _vertex(counts):
     counts[1] += 1
     return counts[1] - 1
 
 
-@jit(types.int64(types.int64, types.int64, types.int64))
+@jit()
 def _compared(so_far, digit, other):
     if so_far != EQUAL:
         return so_far
     return np.int64(LESS) if digit < other else np.int64(GREATER) if digit > other else np.int64(EQUAL)
 
 
-@jit(types.int64(_ints, types.int64, types.int64, types.int64))
+@jit()
 def _digit_of(ops, first, count, position):
     """A bound's digit; 0 beyond its end."""
     return np.int64(ops[first + position]) if position < count else np.int64(0)
 
 
-@jit(types.int64(_ints, _longs, _ints, types.int64, types.int64))
+@jit()
 def _chain(moves, counts, known, count, last):
     """The vertex where ``count`` digits up to ``last`` were read of at most ``known.size - 1``.
 
@@ -107,7 +105,7 @@ def _chain(moves, counts, known, count, last):
     return np.int64(known[first])
 
 
-@jit(types.boolean(types.int64, types.int64, types.int64, _longs))
+@jit()
 def _ends(low, high, count, facts):
     """Whether bounds let the number end behind ``count`` fraction digits."""
     if low == EQUAL and (count < facts[1] or facts[2] == 0):
@@ -115,9 +113,7 @@ def _ends(low, high, count, facts):
     return not (high == EQUAL and count >= facts[3] and facts[4] == 0)
 
 
-@jit(types.int64(
-    types.int64, types.int64, types.int64, _longs, types.boolean, _ints, _ints, _ints, _ints, _longs,
-))  # fmt: skip
+@jit()
 def _fraction_vertex(count, low, high, facts, whole, vertices, free, zeros, moves, counts):
     """Where ``count`` fraction digits were read that compare so; -1 where no number is any more."""
     if count >= facts[0] and low == EQUAL and facts[2] != 0:
@@ -132,7 +128,7 @@ def _fraction_vertex(count, low, high, facts, whole, vertices, free, zeros, move
     return np.int64(vertices[place])
 
 
-@jit(types.void(_ints, types.int64, types.int64, types.int64, types.int64, _ints, _ints, _ints, _longs))
+@jit()
 def _plain(ops, at, start, most_digits, most_zeros, free, zeros, moves, counts):
     """Plain decimals: a vertex for each number of digits and way in which they compare with both bounds."""
     whole, has_high = ops[at + WHOLE] != 0, ops[at + HAS_HIGH] != 0
@@ -231,7 +227,7 @@ def _plain(ops, at, start, most_digits, most_zeros, free, zeros, moves, counts):
                 first, before = np.int64(digit), target
 
 
-@jit(types.void(types.int64, types.int64, types.int64, types.int64, types.int64, _ints, _longs))
+@jit()
 def _last_two(source, before, begin, first, last, moves, counts):
     """Two digits behind ``before``, the first at least ``begin``: numbers between ``first`` and ``last``."""
     run = np.int64(10)  # where a run of digits begins that any digit may follow
@@ -252,7 +248,7 @@ def _last_two(source, before, begin, first, last, moves, counts):
             _digits(moves, counts, inner, low - value, high - value, END)
 
 
-@jit(types.void(types.int64, types.int64, types.int64, _ints, _longs))
+@jit()
 def _between(source, first, last, moves, counts):
     """The numbers from ``first`` to ``last`` (three digits at most); those of one digit with a zero, too."""
     if first <= 9:
@@ -270,7 +266,7 @@ def _between(source, first, last, moves, counts):
             _last_two(inner, digit, 0, low, high, moves, counts)
 
 
-@jit(types.int64(types.int64, types.int64, _longs, _ints, _longs))
+@jit()
 def _interval(least, most, known, moves, counts):
     """The place in ``known`` of an interval of exponents, which is made where it is new; -1: it is empty.
 
@@ -297,8 +293,7 @@ def _interval(least, most, known, moves, counts):
     return number
 
 
-@jit(types.int64(types.int64, types.int64, types.int64, _ints, types.int64, types.int64, types.int64, _longs,
-                 _ints, _longs))  # fmt: skip
+@jit()
 def _exponents(digits, low, high, ops, at, least, most_digits, known, moves, counts):
     """The place in ``known`` of the exponents that may follow a mantissa of ``digits`` digits, or -1.
 
@@ -316,16 +311,14 @@ def _exponents(digits, low, high, ops, at, least, most_digits, known, moves, cou
     return _interval(least, most, known, moves, counts)
 
 
-@jit(types.void(types.int64, types.int64, _longs, _ints, _longs))
+@jit()
 def _finish(source, interval, known, moves, counts):
     if interval >= 0:
         _move(moves, counts, source, 0x4545, known[3 + 3 * interval])
         _move(moves, counts, source, 0x6565, known[3 + 3 * interval])
 
 
-@jit(types.void(
-    _ints, types.int64, types.int64, types.int64, types.int64, _longs, _table, _ints, _longs
-))  # fmt: skip
+@jit()
 def _scientific(ops, at, start, least, most_digits, known, behind, moves, counts):
     """Mantissas: a vertex for each number of digits and way in which they compare with those of both bounds,
     until that is clear; what follows then depends on the exponents, and on how many digits there may be."""
@@ -390,14 +383,14 @@ def _scientific(ops, at, start, least, most_digits, known, behind, moves, counts
                 first, before = np.int64(digit), target
 
 
-@jit(types.int64(types.int64, _ints))
+@jit()
 def _length(at, ops):
     """How many numbers a part has."""
     length = np.int64(HEAD) + ops[at + LOW_DIGITS] + ops[at + HIGH_DIGITS]
     return length if ops[at + KIND] == SCIENTIFIC else length + ops[at + LOW_SCALE] + ops[at + HIGH_SCALE]
 
 
-@jit(types.boolean(types.int64, types.int64, _ints))
+@jit()
 def _derives(used, vertices, moves):
     """Whether the end can be reached from the start; most moves lead to later vertices."""
     alive = np.zeros(vertices, np.bool_)

@@ -43,6 +43,15 @@ def pair_item() -> ir.Node:
     return ir.Choice((letters, ir.Sequence((ir.text("-"), letters, ir.star(letters), ir.text(";"))), LARGE))
 
 
+def goes_on(item: ir.Node, least: int, most: int | None) -> ir.Grammar:
+    """A repetition that text of the same bytes follows in its own frame, any number of them, or a few."""
+    letters = ir.byte_set(b"ab01")
+    after = ir.Choice((ir.star(letters), ir.Sequence((ir.text("-"), letters, letters))))
+    text = ir.Sequence((ir.text('"'), ir.Repeat(item, least, most), after, ir.text('"')))
+    two = ir.Sequence((ir.text("["), ir.Ref("text"), ir.text(","), ir.Ref("text"), ir.text("]")))
+    return ir.Grammar({"start": ir.Rule(two), "text": ir.Rule(text, shared=True)})
+
+
 ITEMS = {"class": class_item, "characters": character_item, "pairs": pair_item}
 
 
@@ -173,6 +182,12 @@ def test_alone(name: str) -> None:
     for limits in ((0, LONGEST + 2), (LONGEST - 1, LONGEST + 1)):
         compiler = vg.GrammarCompiler(words().build())
         check(counted(ITEMS[name](), *limits), compiler, texts(name, *limits), LONGEST + 3)
+
+
+@pytest.mark.parametrize("name", ITEMS)
+@pytest.mark.parametrize("limits", [(LONGEST, LONGEST), (3, 3), (LONGEST + 4, 2 * LONGEST), (2, LONGEST + 2)])
+def test_the_same_bytes_follow(name: str, limits: tuple[int, int | None], shared: vg.GrammarCompiler) -> None:
+    check(goes_on(ITEMS[name](), *limits), shared, texts(name, *limits), 2 * LONGEST)
 
 
 @pytest.mark.parametrize("outer", [(0, 4), (2, 3), (4, None)])

@@ -84,7 +84,8 @@ ARRAY_FIELDS: dict[str, types.Type] = {
     "mask_work": types.int64[::1], "mask_any": _bytes, "mask_own": _bytes, "mask_table": _ints,
     "ids": _ints, "rows": _ints,
     "work_state": _ints, "work_stack": _ints, "work_key": types.int64[::1], "work_pending": _bytes,
-    "work_queue": _ints, "seen_state": _ints, "seen_place": _ints, "seen_mark": _ints,
+    "work_queue": _ints, "work_late": _ints, "late_stack": _ints, "late_next": _ints,
+    "seen_state": _ints, "seen_place": _ints, "seen_mark": _ints,
     "scratch_row": _ints, "node_row": _ints, "path": _ints, "path_byte": _bytes,
 }  # fmt: skip
 
@@ -101,4 +102,5 @@ COUNT_FIELDS = (
     "union_slots", "run_slots", "part_slots", "mask_slots", "visit_known", "mask_list_count",
     "mask_pair_count",
     "spread_count", "escape_count", "part_count", "part_table_count", "closings", "run_top", "run_rest_count",
+    "late_count",
 )  # fmt: skip

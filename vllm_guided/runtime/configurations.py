@@ -30,7 +30,7 @@ from vllm_guided.runtime.arena import (
     arena_type,
 )
 from vllm_guided.runtime.bags import expand_bag, plain_situation
-from vllm_guided.runtime.collecting import add, begin, return_to
+from vllm_guided.runtime.collecting import CHANGED, add, begin, enter_all_late, enter_late, return_to
 from vllm_guided.runtime.hash_tables import begin_larger, step_numbers
 from vllm_guided.runtime.memory import same_bytes, set_all, with_room
 from vllm_guided.runtime.stacks import hashed, intern_stack, push, sort_keys, union
@@ -68,7 +68,10 @@ def closure(arena):
     while head < arena.queue_count:
         place = arena.work_queue[head]
         head += 1
+        pending = arena.work_pending[place]
         arena.work_pending[place] = 0
+        if arena.work_late[place] >= 0 and not enter_late(arena, np.int64(place)) and pending != CHANGED:
+            continue
         state = np.int64(arena.work_state[place])
         stack = np.int64(arena.work_stack[place])
         if state >= BAG:
@@ -96,12 +99,15 @@ def closure(arena):
             back = np.int64(arena.call_return[k])
             below = stack if back < 0 else push(arena, back, stack)
             add(arena, np.int64(arena.call_start[k]), below)
+    arena.late_count = 0
     return flags
 
 
 @jit(_int(arena_type, _int), apart=True)
 def intern(arena, flags):
     """The configuration of the collected pairs that can consume something, with ``flags``."""
+    if arena.late_count > 0:
+        enter_all_late(arena)
     states = arena.work_state
     stacks = arena.work_stack
     keys = arena.work_key
@@ -401,6 +407,7 @@ def collect_plain(arena, config, byte):
             count += 1
     arena.work_count = count
     arena.queue_count = 0
+    arena.late_count = 0
     return True
 
 

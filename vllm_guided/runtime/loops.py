@@ -199,6 +199,18 @@ def _walk_beside(arena, config, in_loop, other, characters, wide, may_leave, len
     return walk(arena, config, in_loop, leaving, interest_low, interest_high, reach)
 
 
+@jit(_bool(arena_type, _ints, _bytes, _bool))
+def _end_all(arena, configs, in_loop, characters):
+    """Whether text of a class of bytes (and of other characters) goes on from none of ``configs``."""
+    targets = np.empty(256, np.int32)
+    for k in range(configs.size):
+        targets_of(arena, np.int64(configs[k]), targets)
+        for byte in range(256):
+            if targets[byte] != DEAD and (characters if byte >= 128 else in_loop[byte] != 0):
+                return False
+    return True
+
+
 @jit(types.Tuple((_int, _ints, _int))(arena_type, _int, _int, _bool), apart=True)
 def walk_chain(arena, config, end, is_twin):
     """``walk`` for a configuration that most bytes lead to ``end``, and on through a chain or a loop of such.
@@ -279,19 +291,13 @@ def walk_chain(arena, config, end, is_twin):
         may_leave |= arena.config_flags[here] & ESCAPE != 0
         if here == DEAD:
             return refused
-    return _walk_beside(arena, config, in_loop, other, characters, wide, may_leave, length, np.int64(ENDLESS))
-
-
-@jit(_bool(arena_type, _ints, _bytes, _bool))
-def _end_all(arena, configs, in_loop, characters):
-    """Whether text of a class of bytes (and of other characters) goes on from none of ``configs``."""
-    targets = np.empty(256, np.int32)
-    for k in range(configs.size):
-        targets_of(arena, np.int64(configs[k]), targets)
-        for byte in range(256):
-            if targets[byte] != DEAD and (characters if byte >= 128 else in_loop[byte] != 0):
-                return False
-    return True
+    reach = np.int64(ENDLESS)
+    if length < ENDLESS:
+        # Behind the chain, as behind a counter, such text may go on.
+        origins[0] = here
+        if not _end_all(arena, origins, in_loop, characters != NONE):
+            reach = length
+    return _walk_beside(arena, config, in_loop, other, characters, wide, may_leave, length, reach)
 
 
 @jit(types.Tuple((_int, _ints, _int))(arena_type, _int, _bool), apart=True)

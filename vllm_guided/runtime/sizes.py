@@ -70,7 +70,7 @@ def sizes_of(arena):
         + arena.mask_slots * 8
         + arena.id_count * 4
         + arena.row_count * arena.words * 4
-        + arena.work_state.size * 17
+        + arena.work_state.size * 21
         + arena.work_queue.size * 4
         + arena.seen_state.size * 12
     )

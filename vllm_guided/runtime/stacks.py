@@ -221,3 +221,44 @@ def union(arena, one, other, depth):
     made = intern_stack(arena, keys, count, flags)
     _remember_union(arena, key, made)
     return made
+
+
+@jit(_int(arena_type, _keys, _int), apart=True)
+def union_of_all(arena, sets, total):
+    """The union of ``sets[:total]``, which are reordered.
+
+    Entering many sets one by one would make, and keep, ever larger ones on the way to the last. Below their
+    tops they are united one by one, since those unions are met again.
+    """
+    sets[:total].sort()
+    count = np.int64(0)
+    size = np.int64(0)
+    flags = np.int64(0)
+    for k in range(total):
+        one = sets[k]
+        if count == 0 or sets[count - 1] != one:
+            sets[count] = one
+            count += 1
+            size += np.int64(arena.stack_offsets[one + 1] - arena.stack_offsets[one])
+            flags |= np.int64(arena.stack_flags[one])
+    if count == 1:
+        return sets[0]
+    pairs = np.empty(size, np.int64)
+    used = 0
+    for k in range(count):
+        for j in range(arena.stack_offsets[sets[k]], arena.stack_offsets[sets[k] + 1]):
+            pairs[used] = np.int64(arena.stack_state[j]) << 32 | np.int64(arena.stack_below[j])
+            used += 1
+    pairs.sort()
+    kept = np.int64(0)
+    k = 0
+    while k < size:
+        state = pairs[k] >> 32
+        below = pairs[k] & 0xFFFFFFFF
+        k += 1
+        while k < size and pairs[k] >> 32 == state:
+            below = union(arena, below, pairs[k] & 0xFFFFFFFF, np.int64(1))
+            k += 1
+        pairs[kept] = state << 32 | below
+        kept += 1
+    return intern_stack(arena, pairs, kept, flags)

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vllm_guided.automaton import number_moves as compiled
+from vllm_guided.automaton.number_moves import number_moves
+from vllm_guided.automaton.number_parts import PLAIN, SCIENTIFIC
 from vllm_guided.frontends.json_schema import limits
 from vllm_guided.frontends.json_schema.decimals import Bound
 from vllm_guided.frontends.json_schema.numbers import DIGITS, NOT_DIGITS
@@ -54,7 +55,7 @@ def moves_node(parts: list[Part], whole: bool) -> ir.Node | None:
             if max(len(low.fraction), len(top.fraction)) > MOST_DECIMALS:
                 return None
             numbers += (
-                compiled.PLAIN, sign, whole, low.closed, len(low.whole), len(low.fraction),
+                PLAIN, sign, whole, low.closed, len(low.whole), len(low.fraction),
                 high is not None, top.closed, len(top.whole), len(top.fraction),
                 form != NOT_DIGITS, form != DIGITS,
             )  # fmt: skip
@@ -68,11 +69,11 @@ def moves_node(parts: list[Part], whole: bool) -> ir.Node | None:
             continue
         least = scientific_parts(low) or ("", 0)
         numbers += (
-            compiled.SCIENTIFIC, sign, whole, low.closed, len(least[0]), least[1],
+            SCIENTIFIC, sign, whole, low.closed, len(least[0]), least[1],
             True, top.closed, len(most[0]), most[1], False, False,
         )  # fmt: skip
         numbers += map(int, least[0] + most[0])
-    moves, vertices = compiled.number_moves(
+    moves, vertices = number_moves(
         np.array(numbers, np.int32), MOST_DIGITS, limits.MAX_FRACTION_DIGITS, limits.MAX_ZEROS,
         limits.FLOAT_DIGITS, limits.MIN_EXPONENT,
     )  # fmt: skip

@@ -154,6 +154,7 @@ CASES: dict[str, tuple[str, Any, str]] = {
         '[[{"id": "x"}], [], [{"ids": 3, "idx": {"id": [[1]]}}]]',
     ),
     "any object": ("json_object", None, '{"a": {"b": [1, 2.5, "c\\n\\ud83d\\ude00"]}, "": null}'),
+    "not deterministic": ("regex", r"1.{2,26}[^0-9]+\d{3}", "1ab.1a, 12 some 3x and 12"),
     "64 characters, then more": ("json_schema", string(pattern="^.{64}"), json.dumps(LONG[:80])),
     "60 characters, then some": ("regex", "[^,]{60}.{0,20}", "x y" * 19 + " and, then"),
     "a counter, then its own bytes": ("regex", "(.{48,64}a*\n)*", "a bc" * 15 + "aaaaaaaa\n" + "ab" * 20),

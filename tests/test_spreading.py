@@ -8,6 +8,7 @@ Records and runs are those that masks of outputs needed (``arena.config_tier1``,
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from typing import Any
@@ -26,7 +27,7 @@ from test_engine_properties import mask_of, next_token
 
 import vllm_guided as vg
 from vllm_guided.grammar import ir
-from vllm_guided.runtime import loops, runs, slices, spreading, walks
+from vllm_guided.runtime import entry, loops, runs, slices, spreading, walks
 from vllm_guided.runtime.arena import arena_at
 from vllm_guided.runtime.memory import clear
 
@@ -266,3 +267,37 @@ def test_levels(tokens: list[bytes]) -> None:
         here: NDArray[np.int32] = ids[starts[place] : starts[place + 1]]
         assert sorted(here.tolist()) == [i for i, data in enumerate(tokens) if data == names[place]]
     assert set(names.values()) == {data[:n] for data in tokens for n in range(len(data) + 1)}
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r"1.{2,26}[^0-9]+\d{3}", r"-.{0,26}[^0-9]+\d{3}", r"1.{2,40}[^a-z]+\w{3}", r"([1a].{3,30}-\w)+"],
+)
+def test_rules_that_are_not_deterministic(pattern: str) -> None:
+    """A byte leads a state of such rules to several others, which are all followed."""
+    choices = random.Random(pattern)
+    longer = {"".join(choices.choices("1a.-é ", k=choices.randint(2, 8))).encode() for _ in range(500)}
+    tokens = [*(bytes([byte]) for byte in range(256)), *sorted(longer)]
+    vocabulary = vg.Vocabulary([*tokens, None], stop_token_ids=[len(tokens)])
+    grammar = vg.GrammarCompiler(vocabulary).compile_regex(pattern)
+    automaton = grammar.automaton
+    assert any(
+        automaton.edge_low[k] <= automaton.edge_high[k - 1]
+        for first, past in itertools.pairwise(automaton.edge_offsets)
+        for k in range(first + 1, past)
+    ), "a deterministic rule"
+    ids = np.arange(len(tokens) + 1, dtype=np.int32)
+    row = vg.allocate_token_bitmask(1, len(ids))
+    for _ in range(8):
+        matcher = grammar.matcher()
+        for _ in range(8):
+            matcher.fill_bitmask(row, 0)
+            tried = np.zeros(len(ids), np.int32)
+            states = np.full_like(tried, matcher.state)
+            entry.advance_batch(matcher._runtime.address, states, ids, tried)
+            bits = np.unpackbits(row.view(np.uint8), bitorder="little")[: len(ids)]
+            assert np.flatnonzero(bits).tolist() == np.flatnonzero(tried).tolist()
+            going_on = [id for id in np.flatnonzero(tried).tolist() if id < len(tokens)]
+            if not going_on:
+                break
+            assert matcher.accept_tokens([choices.choice(going_on)])

@@ -66,6 +66,8 @@ COUNTED = 32
 #: ``state_kind``: byte moves alone; those, and the frame may be left; moves for many bytes; calls;
 #: and (set later) rests were run on it before.
 SIMPLE, LEAVES, MANY, CALLS, SEEN = 1, 2, 4, 8, 16
+#: ... a byte may lead to several states: the rule could not be made deterministic.
+BRANCHES = 32
 #: Phases of a bag's situation: a member was read; one may begin; from ``BEFORE + 1`` on, member k's distinct
 #: item is being read.
 AFTER = 0

@@ -16,7 +16,7 @@ import numpy as np
 from numba import types
 
 from vllm_guided.numba_setup import jit
-from vllm_guided.runtime.arena import CALLS, LEAVES, MANY, SIMPLE, VIRTUAL, arena_type
+from vllm_guided.runtime.arena import BRANCHES, CALLS, LEAVES, MANY, SIMPLE, VIRTUAL, arena_type
 from vllm_guided.runtime.hash_tables import begin_larger, step_numbers
 from vllm_guided.runtime.memory import mixed, with_room
 
@@ -226,14 +226,23 @@ def _only_calls(state, edge_offsets, call_offsets, call_start, call_return, tok_
 
 @jit(_int(arena_type, _int))
 def kind_of(arena, state):
-    """What moves ``state`` has (SIMPLE, LEAVES, MANY, CALLS)."""
+    """What moves ``state`` has (SIMPLE, LEAVES, MANY, CALLS, BRANCHES)."""
     taken = np.int64(0)
+    last = np.int64(-1)
+    branches = False
     for k in range(arena.edge_offsets[state], arena.edge_offsets[state + 1]):
-        taken += np.int64(arena.edge_high[k]) - np.int64(arena.edge_low[k]) + 1
+        low, high = np.int64(arena.edge_low[k]), np.int64(arena.edge_high[k])
+        branches |= low <= last
+        last = high
+        taken += high - low + 1
     kind = np.int64(MANY if taken >= MANY_BYTES else 0)
+    if branches:
+        kind |= BRANCHES
     if arena.call_offsets[state + 1] > arena.call_offsets[state]:
         return kind | CALLS
     if arena.tok_offsets[state + 1] > arena.tok_offsets[state]:
+        return kind
+    if branches:
         return kind
     return kind | (LEAVES if arena.accepting[state] else SIMPLE)
 

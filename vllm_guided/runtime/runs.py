@@ -19,7 +19,7 @@ from vllm_guided.runtime.hash_tables import begin_larger, slot_of, step_records
 from vllm_guided.runtime.memory import copy_into, sort_unique, with_room
 from vllm_guided.runtime.parts import known_part, remember_part
 from vllm_guided.runtime.rests import make_rests
-from vllm_guided.runtime.spreading import after_return, enter, enter_pair, spread
+from vllm_guided.runtime.spreading import after_return, enter, enter_state, spread
 
 _int = types.int64
 
@@ -60,7 +60,7 @@ def _part(arena, rests, state):
     if low < past:
         arena.escape_count = np.int64(0)
         for k in range(low, past):
-            enter_pair(arena, np.int64(arena.level_place[arena.rests_large[k]]), state, np.int64(UNKNOWN))
+            enter_state(arena, np.int64(arena.level_place[arena.rests_large[k]]), state)
         spread(arena, False)
         kept = np.int64(arena.escape_count)
         arena.kept_escapes = with_room(arena.kept_escapes, kept)
@@ -68,7 +68,7 @@ def _part(arena, rests, state):
             arena.kept_escapes[k] = arena.level_node[arena.escapes[k]]
         kept = sort_unique(arena.kept_escapes, kept, arena.trie_byte.size)
     arena.escape_count = np.int64(0)
-    enter_pair(arena, np.int64(arena.rests_root[rests]), state, np.int64(UNKNOWN))
+    enter_state(arena, np.int64(arena.rests_root[rests]), state)
     spread(arena, True)
     allowed = arena.id_count - first
     count = np.int64(arena.escape_count)

@@ -20,6 +20,7 @@ from numba import types
 
 from vllm_guided.numba_setup import jit
 from vllm_guided.runtime.arena import (
+    BRANCHES,
     CALLS,
     DEAD,
     ESCAPE,
@@ -31,7 +32,7 @@ from vllm_guided.runtime.arena import (
     arena_type,
 )
 from vllm_guided.runtime.collecting import add, begin, return_to
-from vllm_guided.runtime.configurations import close, expand, plain, step
+from vllm_guided.runtime.configurations import close, expand, intern, plain, step
 from vllm_guided.runtime.memory import mixed, with_room
 
 _int = types.int64
@@ -91,13 +92,13 @@ def are_apart(arena, config):
     high = np.int64(arena.config_offsets[config + 1])
     if arena.closings > CLOSINGS or high - low > PAIRS or arena.config_flags[config] & TRUE:
         return False
-    if high - low == 1:
-        return True
     kinds = arena.state_kind
     for item in range(low, high):
         kind = kinds[arena.item_state[item]]
-        if kind & MANY != 0 and kind & CALLS != 0:
+        if kind & BRANCHES != 0 or (high - low > 1 and kind & MANY != 0 and kind & CALLS != 0):
             return False
+    if high - low == 1:
+        return True
     offsets = arena.edge_offsets
     edge_low = arena.edge_low
     edge_high = arena.edge_high
@@ -140,6 +141,17 @@ def enter_pair(arena, node, state, stack):
     arena.spread_state[top] = state
     arena.spread_stack[top] = stack
     arena.spread_count = top + 1
+
+
+@jit(types.void(arena_type, _int, _int), apart=True)
+def enter_state(arena, node, state):
+    """Have the moves of ``state`` itself on the unknown stack followed from a trie's ``node`` on."""
+    if arena.state_kind[state] & BRANCHES == 0:
+        enter_pair(arena, node, state, np.int64(UNKNOWN))
+        return
+    begin(arena)
+    add(arena, state, np.int64(UNKNOWN))
+    enter_pair(arena, node, intern(arena, np.int64(0)), np.int64(WHOLE))
 
 
 @jit(types.void(arena_type, _int, _int))

@@ -44,9 +44,9 @@ def pair_item() -> ir.Node:
 
 
 def goes_on(item: ir.Node, least: int, most: int | None) -> ir.Grammar:
-    """A repetition that text of the same bytes follows in its own frame, any number of them, or a few."""
+    """A repetition that text of the same bytes follows in its own frame: any number, a few, or one."""
     letters = ir.byte_set(b"ab01")
-    after = ir.Choice((ir.star(letters), ir.Sequence((ir.text("-"), letters, letters))))
+    after = ir.Choice((ir.star(letters), ir.Sequence((ir.text("-"), letters, letters)), ir.text("b-")))
     text = ir.Sequence((ir.text('"'), ir.Repeat(item, least, most), after, ir.text('"')))
     two = ir.Sequence((ir.text("["), ir.Ref("text"), ir.text(","), ir.Ref("text"), ir.text("]")))
     return ir.Grammar({"start": ir.Rule(two), "text": ir.Rule(text, shared=True)})
@@ -185,7 +185,10 @@ def test_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ITEMS)
-@pytest.mark.parametrize("limits", [(LONGEST, LONGEST), (3, 3), (LONGEST + 4, 2 * LONGEST), (2, LONGEST + 2)])
+@pytest.mark.parametrize(
+    "limits",
+    [(LONGEST, LONGEST), (3, 3), (LONGEST + 4, 2 * LONGEST), (2, LONGEST + 2), (LONGEST, None), (4, None)],
+)
 def test_the_same_bytes_follow(name: str, limits: tuple[int, int | None], shared: vg.GrammarCompiler) -> None:
     check(goes_on(ITEMS[name](), *limits), shared, texts(name, *limits), 2 * LONGEST)
 

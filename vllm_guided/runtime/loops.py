@@ -211,6 +211,19 @@ def _end_all(arena, configs, in_loop, characters):
     return True
 
 
+@jit(_bool(arena_type, _int, _int, _bytes, _int))
+def _all_lead(arena, config, target, in_loop, characters):
+    """Whether all bytes of a class, and the characters beyond ASCII, lead from ``config`` to ``target``."""
+    for byte in range(128):
+        if in_loop[byte] and step(arena, config, byte) != target:
+            return False
+    if characters == NONE:
+        return True
+    origins = np.full(1, config, np.int32)
+    ends = np.full(1, target, np.int32)
+    return _takes_characters(arena, origins, np.int64(1), ends, np.int64(1), characters)
+
+
 @jit(types.Tuple((_int, _ints, _int))(arena_type, _int, _int, _bool), apart=True)
 def walk_chain(arena, config, end, is_twin):
     """``walk`` for a configuration that most bytes lead to ``end``, and on through a chain or a loop of such.
@@ -284,6 +297,9 @@ def walk_chain(arena, config, end, is_twin):
     here = config
     for _ in range(min(length, arena.longest_token)):
         target = step(arena, here, example)
+        # Near a limit what follows the counter may take some of the bytes, too.
+        if twin != config and not _all_lead(arena, here, target, in_loop, characters):
+            return refused
         if target == here:
             break
         here = target

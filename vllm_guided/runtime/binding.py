@@ -22,6 +22,7 @@ from vllm_guided.errors import ConstraintTooComplex, InvalidConstraint
 from vllm_guided.grammar import ir
 from vllm_guided.runtime import arena as tables
 from vllm_guided.runtime import entry
+from vllm_guided.runtime.address_space import pages
 from vllm_guided.runtime.appending import append_bags, append_rules
 from vllm_guided.runtime.slices import levels_of, slices_of
 from vllm_guided.vocab.vocabulary import Vocabulary
@@ -45,6 +46,9 @@ class Runtime:
         self.lock = threading.Lock()
         #: The array that a mask was written to last, if it still exists.
         self.last_bitmask: Callable[[], Any] = object
+        # What is taken before an allocation fails inside of compiled code is lost: ask for more than it all.
+        if reserve and pages(4 * reserve).size == 0:
+            reserve >>= 3
         try:
             self.arena = self._new_arena(reserve)
         except MemoryError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import weakref
 
 import vocabularies
@@ -57,3 +59,16 @@ def test_tables_larger_than_memory_keep_no_process_from_forking() -> None:
     if child == 0:
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_limited_address_space_is_left_for_others() -> None:
+    """Compilers beyond the limit get smaller tables; what they do not use can still be allocated."""
+    program = """
+import resource, numpy, vllm_guided as vg
+words = vg.Vocabulary([*(bytes([byte]) for byte in range(256)), None], stop_token_ids=[256])
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+kept = [vg.GrammarCompiler(words) for _ in range(12)]
+assert all(compiler.compile_regex("a+").matcher().accept_bytes(b"aa") for compiler in kept)
+assert numpy.empty(64 << 20, numpy.uint8).size
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

@@ -47,7 +47,7 @@ class Runtime:
         #: The array that a mask was written to last, if it still exists.
         self.last_bitmask: Callable[[], Any] = object
         # What is taken before an allocation fails inside of compiled code is lost: ask for more than it all.
-        if reserve and pages(4 * reserve).size == 0:
+        while reserve and pages(4 * reserve).size == 0:
             reserve >>= 3
         try:
             self.arena = self._new_arena(reserve)
